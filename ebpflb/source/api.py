@@ -25,7 +25,8 @@ from ebpflb.from_json import JsonError, from_json
 from ebpflb.model.ejection import Place
 from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of, object_of
 from ebpflb.source.api_servers import ApiServer, ApiServers
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_types import Fields, ListMetadata
+from ebpflb.source.typed import FieldError
 
 _CONNECT_SECONDS, _READ_SECONDS = 5.0, 30.0
 _CHUNK = 1 << 16
@@ -125,12 +126,12 @@ class Api:
         except JsonError as error:
             raise UnreadableError(f"cannot read {request.resource}: {error}") from error
 
-    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]:
-        """The objects of a list; returns its other fields. The iterator raises SourceError."""
+    def items(self, request: ApiRequest) -> Generator[Item, None, ListMetadata]:
+        """The objects of a list; returns its metadata. The iterator raises SourceError."""
         response = self._send("GET", request, (_CONNECT_SECONDS, _READ_SECONDS))
         try:
             return (yield from items_of(self._read(response, request)))
-        except JsonError as error:
+        except (JsonError, FieldError) as error:
             raise UnreadableError(f"cannot read {request.resource}: {error}") from error
 
     def post(self, request: ApiRequest) -> None:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """API objects (from JSON or YAML) -> the model, with the API server's defaults."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import NamedTuple
+from sys import intern
 
 from ebpflb.errors import SourceError
+from ebpflb.from_json import JsonError
 from ebpflb.model.address import (
     WILDCARD,
     Address,
@@ -21,7 +22,6 @@ from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
-from ebpflb.model.selection import PROXY_LABEL
 from ebpflb.model.service import (
     Labels,
     Service,
@@ -32,214 +32,240 @@ from ebpflb.model.service import (
     TrafficPolicy,
 )
 from ebpflb.source import annotations
-from ebpflb.source.fields import (
-    FieldError,
+from ebpflb.source.api_objects import Known, item_of, known_of, object_of
+from ebpflb.source.api_types import (
+    API_TYPES,
+    API_VERSIONS,
+    AnyKind,
+    ApiType,
+    Conditions,
+    EndpointEntry,
+    EndpointHint,
+    EndpointHints,
     Fields,
+    Json,
     Metadata,
-    as_fields,
-    as_text,
-    checked_label,
-    choice_at,
-    flag_at,
-    identity,
+    NamespaceObject,
+    NodeObject,
+    NodeObjectSpec,
+    NodeObjectStatus,
+    PodObject,
+    PodObjectStatus,
+    PortEntry,
+    ServiceCidrObject,
+    ServiceObject,
+    ServiceObjectSpec,
+    ServiceObjectStatus,
+    SliceObject,
+    TargetReference,
     is_name,
-    list_at,
-    name_at,
-    number_at,
-    object_at,
-    read_metadata,
-    text_at,
+)
+from ebpflb.source.typed import FieldError, checked, excerpt, quickly
+from ebpflb.source.what_counts import (
+    FINISHED,
+    HEADLESS_LABEL,
+    NO_CLUSTER_IP,
+    SERVICE_LABEL,
+    is_for_another_proxy,
+    what_counts,
 )
 from ebpflb.source.workload import workload_of
 
-API_VERSIONS: Mapping[str, str] = {
-    Kind.SERVICE: "v1",
-    Kind.ENDPOINT_SLICE: "discovery.k8s.io/v1",
-    Kind.NODE: "v1",
-    Kind.SERVICE_CIDR: "networking.k8s.io/v1",
-    Kind.POD: "v1",
-    Kind.NAMESPACE: "v1",
-}
-
-_HEADLESS_LABEL = "service.kubernetes.io/headless"
-SERVICE_LABEL = "kubernetes.io/service-name"
 ZONE_LABEL = "topology.kubernetes.io/zone"
-_FINISHED = ("Succeeded", "Failed")
 # The cluster autoscaler is about to remove the node; as in kube-proxy's NodeEligible.
 LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
-
-_LAST_PORT = 65535
 _AFFINITY_DEFAULT = 10800
-_AFFINITY_LAST = 86400
 
 _WILDCARDS = frozenset(WILDCARD.values())
+_NO_CONDITIONS, _NO_HINTS = Conditions(), EndpointHints()
 _FAMILIES = {family.text: family for family in Family}
-_ADDRESS_TYPES = {**_FAMILIES, "FQDN": None}
-_PROTOCOLS = {member.name: member for member in Protocol}
-_POLICIES = {member.value: member for member in TrafficPolicy}
-_TYPES = {name: name for name in ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")}
-_AFFINITIES = {"None": False, "ClientIP": True}
-_IP_MODES = {"VIP": True, "Proxy": False}
 
 
-class _Port(NamedTuple):
-    name: str
-    protocol: Protocol
-    port: int
-    node_port: int
-
-
-def kind_of(document: Fields) -> Kind | None:
+def kind_of(document: Fields | Json) -> Kind | None:
     """The kind of an object, None for a kind that is not read here.
 
     Raises SourceError if it has no kind. Without an apiVersion, the kind alone decides.
     """
-    kind = document.get("kind")
+    found = quickly(document, AnyKind) if isinstance(document, Json) else None
+    if found is None:
+        fields = object_of(document) if isinstance(document, Json) else document
+        found = AnyKind(fields.get("kind"), fields.get("apiVersion"))
+    kind, version = found.kind, found.api_version
     if not isinstance(kind, str) or not kind:
         raise SourceError("kind: is missing, so this is not a Kubernetes object")
-    version = document.get("apiVersion")
     if version is not None and version != API_VERSIONS.get(kind):
         return None
     return Kind(kind) if kind in API_VERSIONS else None
 
 
-def decode(document: Fields, label_keys: Collection[str] = ()) -> ApiObject | None:
+def identity(kind: Kind, known: Known) -> str:
+    """Kind, namespace and name of an object, as far as they can be read."""
+    if not is_name(known.name):
+        return kind
+    namespace = known.namespace or "default" if kind.is_namespaced else ""
+    return f"{kind} {'/'.join(filter(is_name, (namespace, known.name)))}"
+
+
+def decode(
+    document: Fields | Json, label_keys: Collection[str] = (), kind: Kind | None = None
+) -> ApiObject | None:
     """The object that a document describes; None if it does not matter to a service proxy.
 
     That is an object of another kind, or a slice that is headless, has no Service or has host
     names. A Service that is for another proxy or has no ClusterIP has no ports here. IP addresses
     and CIDRs that cannot be parsed are skipped; so are 0.0.0.0 and ::, except where the model
     refuses them. label_keys: the labels of Services and Namespaces to keep; with PROXY_LABEL, the
-    selection decides which Services are for another proxy. Raises SourceError, which names the
-    object and the field.
+    selection decides which Services are for another proxy. kind: of an object that does not say
+    so, as in a list. Raises SourceError, which names the object and the field, and JsonError if the
+    kind cannot be read.
     """
-    kind = kind_of(document)
+    kind = kind or kind_of(document)
     if kind is None:
         return None
     try:
-        metadata = object_at(document, "metadata", partial(read_metadata, kind))
-        if PROXY_LABEL in label_keys:
-            metadata = _without(PROXY_LABEL, metadata)
-        found = _DECODERS[kind](metadata, document)
-        if label_keys and isinstance(found, Service | PodNamespace):
-            return replace(found, labels=_kept_labels(document, label_keys))
-    except FieldError as error:
-        raise SourceError(f"{identity(kind, document)}: {error}") from error
-    return found
+        return _model(_typed(kind, document, label_keys), label_keys)
+    except (FieldError, JsonError) as error:
+        known = item_of(document).known if isinstance(document, Json) else known_of(document)
+        raise SourceError(f"{identity(kind, known)}: {error}") from error
 
 
-def _without(label: str, metadata: Metadata) -> Metadata:
-    labels = {key: value for key, value in metadata.labels.items() if key != label}
-    return metadata._replace(labels=labels)
+def _typed(kind: Kind, document: Fields | Json, label_keys: Collection[str]) -> ApiType:
+    wanted = API_TYPES[kind]
+    if isinstance(document, Json):
+        if (found := quickly(document, wanted)) is not None:
+            return found
+        document = object_of(document)
+    return checked(what_counts(kind, document, label_keys), wanted)
 
 
-def _kept_labels(document: Fields, keys: Iterable[str]) -> Labels:
-    def kept(labels: Fields) -> Labels:
-        return tuple((key, text_at(labels, key)) for key in sorted(keys) if key in labels)
-
-    return object_at(document, "metadata", lambda fields: object_at(fields, "labels", kept))
-
-
-def _node(metadata: Metadata, document: Fields) -> Node:
-    zone = text_at(metadata.labels, ZONE_LABEL)
-    taints = object_at(document, "spec", _taints)
-    internal, external = object_at(document, "status", _node_addresses)
-    return Node(
-        metadata.name,
-        zone,
-        internal + external,
-        eligible=not metadata.deleted and LEAVING_TAINT not in taints,
-        external=external,
-        pod_ranges=object_at(document, "spec", partial(_cidrs, "podCIDRs")),
-    )
-
-
-def _taints(spec: Fields) -> list[str]:
-    return list_at(spec, "taints", _taint_key)
+def _model(item: ApiType, label_keys: Collection[str]) -> ApiObject | None:
+    match item:
+        case ServiceObject():
+            return _service(item, label_keys)
+        case SliceObject():
+            return _endpoint_slice(item)
+        case NodeObject():
+            return _node(item)
+        case ServiceCidrObject():
+            # Whatever its conditions are, as in kube-proxy.
+            cidrs = item.spec.cidrs if item.spec else None
+            return ServiceCidr(item.metadata.name, _cidrs(cidrs))
+        case PodObject():
+            return _pod(item)
+        case NamespaceObject():
+            has_socket_lb = annotations.socket_lb(item.metadata.annotations)
+            labels = _kept_labels(item.metadata, label_keys)
+            return PodNamespace(intern(item.metadata.name), has_socket_lb, labels)
 
 
-def _taint_key(entry: Fields) -> str:
-    return text_at(as_fields(entry), "key")
+def _kept_labels(metadata: Metadata, keys: Collection[str]) -> Labels:
+    labels = metadata.labels or {}
+    return tuple((key, _label(metadata, key)) for key in sorted(keys) if key in labels)
 
 
-def _node_addresses(status: Fields) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
-    """Internal addresses, and all others."""
-    entries = list_at(status, "addresses", as_fields)
+def _label(metadata: Metadata, key: str) -> str:
+    """Empty without the label."""
+    value = (metadata.labels or {}).get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise FieldError(f"metadata.labels.{key}", f"must be text, not {excerpt(value)}")
+    return intern(value)
+
+
+def _time(key: str, value: object) -> str:
+    """A time in the metadata as text, empty if missing. Unquoted in YAML it is a datetime."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return intern(value)
+    if not isinstance(value, datetime):
+        raise FieldError(f"metadata.{key}", f"must be text, not {excerpt(value)}")
+    try:
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError) as error:
+        problem = "must be a time from year 1 to 9999 in UTC"
+        raise FieldError(f"metadata.{key}", problem) from error
+
+
+def _node(item: NodeObject) -> Node:
+    spec, status = item.spec or NodeObjectSpec(), item.status or NodeObjectStatus()
+    is_leaving = any(each.key == LEAVING_TAINT for each in spec.taints or ())
+    is_deleted = bool(_time("deletionTimestamp", item.metadata.deletion_timestamp))
     internal, external = (
-        _addresses(text_at(entry, "address") for entry in entries if entry.get("type") == kind)
+        _addresses(each.address or "" for each in status.addresses or () if each.type == kind)
         for kind in ("InternalIP", "ExternalIP")
     )
-    return internal, tuple(address for address in external if address not in internal)
+    external = [address for address in external if address not in internal]
+    return Node(
+        intern(item.metadata.name),
+        _label(item.metadata, ZONE_LABEL),
+        (*internal, *external),
+        eligible=not (is_leaving or is_deleted),
+        external=tuple(external),
+        pod_ranges=_cidrs(spec.pod_cidrs),
+    )
 
 
-def _service_cidr(metadata: Metadata, document: Fields) -> ServiceCidr:
-    """Ignores its conditions, as kube-proxy does."""
-    return ServiceCidr(metadata.name, object_at(document, "spec", partial(_cidrs, "cidrs")))
-
-
-def _cidrs(name: str, spec: Fields) -> tuple[str, ...]:
+def _cidrs(texts: list[str] | None) -> tuple[str, ...]:
     found = []
-    for text in list_at(spec, name, as_text):
+    for text in texts or ():
         with suppress(ValueError):
             found.append(parse_range(text)[1])
     return tuple(found)
 
 
-def _pod_of_node(metadata: Metadata, document: Fields) -> Pod:
-    is_on_host = object_at(document, "spec", lambda spec: flag_at(spec, "hostNetwork", False))
-    ips = [] if is_on_host else object_at(document, "status", _pod_ips)
-    told = annotations.socket_lb(document), workload_of(metadata, document), metadata.uid
-    return Pod(metadata.namespace, metadata.name, _addresses(ips), *told)
+def _pod(item: PodObject) -> Pod:
+    metadata, status = item.metadata, item.status or PodObjectStatus()
+    has_addresses = not (item.spec and item.spec.host_network) and status.phase not in FINISHED
+    return Pod(
+        intern(metadata.namespace or "default"),
+        intern(metadata.name),
+        tuple(_addresses(each.ip or "" for each in status.pod_ips or () if has_addresses)),
+        annotations.socket_lb(metadata.annotations),
+        workload_of(metadata),
+        metadata.uid or "",
+    )
 
 
-def _pod_ips(status: Fields) -> list[str]:
-    """None for a finished pod: another pod may have its addresses by now."""
-    if text_at(status, "phase") in _FINISHED:
-        return []
-    return list_at(status, "podIPs", lambda entry: text_at(as_fields(entry), "ip"))
-
-
-def _namespace(metadata: Metadata, document: Fields) -> PodNamespace:
-    return PodNamespace(metadata.name, annotations.socket_lb(document))
-
-
-def _service(metadata: Metadata, document: Fields) -> Service:
-    name = ServiceName(metadata.namespace, metadata.name)
-    if PROXY_LABEL in metadata.labels:
-        return Service(name, created=metadata.created)
-    ingress_ips = object_at(document, "status", _ingress_ips)
-    threshold, problems = annotations.ejection(document)
-    ports = object_at(document, "spec", partial(_service_ports, name, ingress_ips, threshold))
-    chosen, wrong_scheduler = annotations.scheduler(document)
-    has_dsr, wrong_dsr = annotations.dsr(document)
+def _service(item: ServiceObject, label_keys: Collection[str]) -> Service:
+    metadata = item.metadata
+    name = ServiceName(intern(metadata.namespace or "default"), intern(metadata.name))
+    created = _time("creationTimestamp", metadata.creation_timestamp)
+    labels = _kept_labels(metadata, label_keys)
+    if is_for_another_proxy(metadata.labels, label_keys):
+        return Service(name, (), created, labels)
+    threshold, problems = annotations.ejection(metadata.annotations)
+    chosen, wrong_scheduler = annotations.scheduler(metadata.annotations)
+    has_dsr, wrong_dsr = annotations.dsr(metadata.annotations)
     problems += wrong_scheduler + wrong_dsr
-    return Service(name, ports, metadata.created, (), chosen, has_dsr, problems)
+    ports = _service_ports(
+        name, item.spec or ServiceObjectSpec(), _ingress_ips(item.status), threshold
+    )
+    return Service(name, ports, created, labels, chosen, has_dsr, problems)
 
 
-def _ingress_ips(status: Fields) -> tuple[Address, ...]:
-    def ips(balancer: Fields) -> list[str]:
-        return list_at(balancer, "ingress", _ingress_ip)
-
-    return _asked_for(object_at(status, "loadBalancer", ips))
-
-
-def _ingress_ip(entry: Fields) -> str:
-    vip = choice_at(as_fields(entry), "ipMode", _IP_MODES, True)
-    return text_at(entry, "ip") if vip else ""
+def _ingress_ips(status: ServiceObjectStatus | None) -> Collection[Address]:
+    balancer = status.load_balancer if status else None
+    entries = (balancer.ingress if balancer else None) or ()
+    return _asked_for(each.ip or "" for each in entries if each.ip_mode != "Proxy")
 
 
 def _service_ports(
-    name: ServiceName, ingress_ips: tuple[Address, ...], ejection: int | None, spec: Fields
+    name: ServiceName,
+    spec: ServiceObjectSpec,
+    ingress_ips: Collection[Address],
+    ejection: int | None,
 ) -> tuple[ServicePort, ...]:
     cluster_ips = _cluster_ips(spec)
     if not cluster_ips:
         return ()
-    external_ips = _asked_for(list_at(spec, "externalIPs", as_text))
+    external_ips = _asked_for(spec.external_ips or ())
     ranges = _source_ranges(spec)
     external_policy = _external_policy(spec)
     make = partial(
         ServicePort,
-        internal_policy=choice_at(spec, "internalTrafficPolicy", _POLICIES, TrafficPolicy.CLUSTER),
+        internal_policy=TrafficPolicy(spec.internal_traffic_policy or "Cluster"),
         external_policy=external_policy,
         affinity_timeout=_affinity_timeout(spec),
         health_check_node_port=_health_check_node_port(spec, external_policy),
@@ -247,75 +273,55 @@ def _service_ports(
     )
     return tuple(
         make(
-            name=ServicePortName(*name, port.name, port.protocol),
+            name=port_name,
             family=family,
             cluster_ip=cluster_ip,
             port=port.port,
-            node_port=port.node_port,
+            node_port=port.node_port or 0,
             external_ips=_of_family(family, external_ips),
             load_balancer_ips=_of_family(family, ingress_ips),
             source_ranges=ranges.get(family, ()),
         )
-        for port in _ports(spec)
+        for port_name, port in _named_ports(name, spec).items()
         for family, cluster_ip in cluster_ips.items()
     )
 
 
-def _cluster_ips(spec: Fields) -> dict[Family, Address]:
-    first = text_at(spec, "clusterIP")
-    if first in ("", "None") or _type(spec) == "ExternalName":
+def _cluster_ips(spec: ServiceObjectSpec) -> dict[Family, Address]:
+    first = spec.cluster_ip or ""
+    if first in NO_CLUSTER_IP or spec.type == "ExternalName":
         return {}
-    families = list_at(spec, "ipFamilies", _family)
-    if not families:
+    if not spec.ip_families:
         return {family_of(address): address for address in _addresses([first])}
-    texts = list_at(spec, "clusterIPs", as_text) or [first]
     found: dict[Family, Address] = {}
-    for family, text in zip(families, texts, strict=False):
+    for name, text in zip(spec.ip_families, spec.cluster_ips or [first], strict=False):
+        family = _FAMILIES[name]
         for address in _of_family(family, _addresses([text])):
             found.setdefault(family, address)
     return found
 
 
-def _family(value: object) -> Family:
-    text = as_text(value)
-    if text not in _FAMILIES:
-        raise FieldError("", f"must be one of {', '.join(_FAMILIES)}")
-    return _FAMILIES[text]
+def _external_policy(spec: ServiceObjectSpec) -> TrafficPolicy:
+    counts = spec.type in ("LoadBalancer", "NodePort") or spec.external_ips
+    return TrafficPolicy((counts and spec.external_traffic_policy) or "Cluster")
 
 
-def _type(spec: Fields) -> str:
-    return choice_at(spec, "type", _TYPES, "ClusterIP")
+def _health_check_node_port(spec: ServiceObjectSpec, external_policy: TrafficPolicy) -> int:
+    counts = spec.type == "LoadBalancer" and external_policy is TrafficPolicy.LOCAL
+    return (counts and spec.health_check_node_port) or 0
 
 
-def _external_policy(spec: Fields) -> TrafficPolicy:
-    policy = choice_at(spec, "externalTrafficPolicy", _POLICIES, TrafficPolicy.CLUSTER)
-    counts = _type(spec) in ("LoadBalancer", "NodePort") or spec.get("externalIPs")
-    return policy if counts else TrafficPolicy.CLUSTER
-
-
-def _health_check_node_port(spec: Fields, external_policy: TrafficPolicy) -> int:
-    port = number_at(spec, "healthCheckNodePort", _LAST_PORT)
-    counts = _type(spec) == "LoadBalancer" and external_policy is TrafficPolicy.LOCAL
-    return port if counts else 0
-
-
-def _affinity_timeout(spec: Fields) -> int:
-    if not choice_at(spec, "sessionAffinity", _AFFINITIES, False):
+def _affinity_timeout(spec: ServiceObjectSpec) -> int:
+    if spec.session_affinity != "ClientIP":
         return 0
-
-    def seconds(client_ip: Fields) -> int:
-        return number_at(client_ip, "timeoutSeconds", _AFFINITY_LAST) or _AFFINITY_DEFAULT
-
-    def of_client_ip(config: Fields) -> int:
-        return object_at(config, "clientIP", seconds)
-
-    return object_at(spec, "sessionAffinityConfig", of_client_ip)
+    client_ip = spec.session_affinity_config and spec.session_affinity_config.client_ip
+    return (client_ip and client_ip.timeout_seconds) or _AFFINITY_DEFAULT
 
 
-def _source_ranges(spec: Fields) -> dict[Family, tuple[str, ...]]:
+def _source_ranges(spec: ServiceObjectSpec) -> dict[Family, tuple[str, ...]]:
     found: dict[Family, tuple[str, ...]] = {}
     unrestricted = set()
-    for text in list_at(spec, "loadBalancerSourceRanges", as_text):
+    for text in spec.load_balancer_source_ranges or ():
         try:
             family, canonical = parse_range(text)
         except ValueError:
@@ -326,44 +332,39 @@ def _source_ranges(spec: Fields) -> dict[Family, tuple[str, ...]]:
     return {family: ranges for family, ranges in found.items() if family not in unrestricted}
 
 
-def _ports(spec: Fields) -> list[_Port]:
-    ports = list_at(spec, "ports", _port)
-    seen = set()
-    for index, port in enumerate(ports):
-        if port[:2] in seen:
-            raise FieldError(f"ports[{index}].name", "is used twice with this protocol")
-        seen.add(port[:2])
-    return ports
+def _named_ports(service: ServiceName, spec: ServiceObjectSpec) -> dict[ServicePortName, PortEntry]:
+    found: dict[ServicePortName, PortEntry] = {}
+    for index, port in enumerate(spec.ports or ()):
+        name = ServicePortName(*service, intern(port.name or ""), _protocol(port.protocol))
+        if name in found:
+            raise FieldError(f"spec.ports[{index}].name", "is used twice with this protocol")
+        found[name] = port
+    return found
 
 
-def _port(entry: Fields) -> _Port:
-    name = text_at(as_fields(entry), "name")
-    if name:
-        checked_label(name, "name")
-    port = number_at(entry, "port", _LAST_PORT)
-    if not port:
-        raise FieldError("port", "is missing")
-    protocol = choice_at(entry, "protocol", _PROTOCOLS, Protocol.TCP)
-    return _Port(name, protocol, port, number_at(entry, "nodePort", _LAST_PORT))
+def _protocol(name: str | None) -> Protocol:
+    return Protocol[name or "TCP"]
 
 
-def _endpoint_slice(metadata: Metadata, document: Fields) -> EndpointSlice | None:
-    service = text_at(metadata.labels, SERVICE_LABEL)
-    if not service or _HEADLESS_LABEL in metadata.labels:
+def _endpoint_slice(item: SliceObject) -> EndpointSlice | None:
+    service = _label(item.metadata, SERVICE_LABEL)
+    family = _FAMILIES.get(item.address_type)
+    if not service or HEADLESS_LABEL in (item.metadata.labels or {}) or family is None:
         return None
-    name_at(document, "addressType")
-    family = choice_at(document, "addressType", _ADDRESS_TYPES, None)
-    if family is None:
-        return None
-    ports = list_at(document, "ports", _slice_port)
-    endpoints = list_at(document, "endpoints", partial(_endpoint, family))
+    ports = tuple(
+        SlicePort(intern(each.name), _protocol(each.protocol), each.port)
+        for each in item.ports or ()
+        if each.port and each.name is not None
+    )
     return EndpointSlice(
-        namespace=metadata.namespace,
-        name=metadata.name,
+        namespace=intern(item.metadata.namespace or "default"),
+        name=intern(item.metadata.name),
         service=service,
         family=family,
-        ports=_shared(tuple(filter(None, ports))),
-        endpoints=PackedEndpoints(filter(None, endpoints)),
+        ports=_shared(ports),
+        endpoints=PackedEndpoints(
+            filter(None, map(partial(_endpoint, family), item.endpoints or ()))
+        ),
     )
 
 
@@ -373,75 +374,47 @@ def _shared(ports: tuple[SlicePort, ...]) -> tuple[SlicePort, ...]:
     return ports
 
 
-def _slice_port(entry: Fields) -> SlicePort | None:
-    port = number_at(as_fields(entry), "port", _LAST_PORT)
-    protocol = choice_at(entry, "protocol", _PROTOCOLS, Protocol.TCP)
-    name = text_at(entry, "name")
-    if not port or entry.get("name") is None:
+def _endpoint(family: Family, entry: EndpointEntry) -> Endpoint | None:
+    """None unless its first address is of that family."""
+    addresses = _of_family(family, _addresses(entry.addresses[:1])) if entry.addresses else ()
+    if not addresses:
         return None
-    return SlicePort(name, protocol, port)
+    conditions, hints = entry.conditions or _NO_CONDITIONS, entry.hints or _NO_HINTS
+    return Endpoint(
+        addresses[0],
+        conditions.ready is not False,
+        conditions.serving is not False,
+        conditions.terminating is True,
+        intern(entry.node_name) if entry.node_name else None,
+        _hinted(hints.for_zones) if hints.for_zones else (),
+        _hinted(hints.for_nodes) if hints.for_nodes else (),
+        intern(entry.zone or ""),
+        _pod_of(entry.target_ref) if entry.target_ref else "",
+    )
 
 
-def _endpoint(family: Family, entry: Fields) -> Endpoint | None:
-    texts = list_at(as_fields(entry), "addresses", as_text)
-    ready, serving, terminating = object_at(entry, "conditions", _conditions)
-    zone_hints, node_hints = object_at(entry, "hints", _hints)
-    node_name = text_at(entry, "nodeName") or None
-    for address in _of_family(family, _addresses(texts[:1])):
-        return Endpoint(
-            *(address, ready, serving, terminating, node_name, zone_hints, node_hints),
-            zone=text_at(entry, "zone"),
-            pod=object_at(entry, "targetRef", _pod),
-        )
-    return None
+def _pod_of(reference: TargetReference) -> str:
+    names = reference.namespace or "", reference.name or ""
+    return "/".join(names) if reference.kind == "Pod" and all(map(is_name, names)) else ""
 
 
-def _pod(reference: Fields) -> str:
-    if text_at(reference, "kind") != "Pod":
-        return ""
-    names = text_at(reference, "namespace"), text_at(reference, "name")
-    return "/".join(names) if all(map(is_name, names)) else ""
+def _hinted(hints: list[EndpointHint]) -> tuple[str, ...]:
+    return tuple(intern(each.name) for each in hints)
 
 
-def _conditions(fields: Fields) -> tuple[bool, bool, bool]:
-    ready = flag_at(fields, "ready", True)
-    return ready, flag_at(fields, "serving", True), flag_at(fields, "terminating", False)
-
-
-def _hints(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if not fields:
-        return (), ()
-    zones = list_at(fields, "forZones", _hinted_name)
-    return tuple(zones), tuple(list_at(fields, "forNodes", _hinted_name))
-
-
-def _hinted_name(entry: Fields) -> str:
-    return name_at(as_fields(entry), "name")
-
-
-def _addresses(texts: Iterable[str]) -> tuple[Address, ...]:
+def _addresses(texts: Iterable[str]) -> list[Address]:
     """The valid addresses, each once, without the wildcards, which stand for NodePorts."""
-    return tuple(address for address in _asked_for(texts) if address not in _WILDCARDS)
+    return [address for address in _asked_for(texts) if address not in _WILDCARDS]
 
 
-def _asked_for(texts: Iterable[str]) -> tuple[Address, ...]:
+def _asked_for(texts: Iterable[str]) -> dict[Address, None]:
     """With the wildcards, which the model refuses."""
     found: dict[Address, None] = {}
     for text in texts:
         with suppress(ValueError):
             found[parse_address(text)] = None
-    return tuple(found)
+    return found
 
 
-def _of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
-    return tuple(address for address in addresses if family_of(address) is family)
-
-
-_DECODERS: dict[Kind, Callable[[Metadata, Fields], ApiObject | None]] = {
-    Kind.SERVICE: _service,
-    Kind.ENDPOINT_SLICE: _endpoint_slice,
-    Kind.NODE: _node,
-    Kind.SERVICE_CIDR: _service_cidr,
-    Kind.POD: _pod_of_node,
-    Kind.NAMESPACE: _namespace,
-}
+def _of_family(family: Family, addresses: Iterable[Address]) -> tuple[Address, ...]:
+    return tuple([address for address in addresses if family_of(address) is family])

@@ -15,7 +15,8 @@ from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
 from ebpflb.source import decode
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_types import API_VERSIONS, Fields
+from ebpflb.source.what_counts import SERVICE_LABEL
 from ebpflb.words import annotations
 
 
@@ -24,7 +25,7 @@ def encode(item: ApiObject) -> Fields:
     document, metadata = _ENCODERS[type(item)](item)
     named = {"namespace": key.namespace, "name": key.name, **metadata}
     return {
-        "apiVersion": decode.API_VERSIONS[key.kind],
+        "apiVersion": API_VERSIONS[key.kind],
         "kind": str(key.kind),
         "metadata": _given(named),
         **_given(document),
@@ -102,7 +103,7 @@ def _endpoint_slice(item: EndpointSlice) -> _Parts:
         "ports": ports,
         "endpoints": list(map(_endpoint, item.endpoints)),
     }
-    return document, {"labels": {decode.SERVICE_LABEL: item.service}}
+    return document, {"labels": {SERVICE_LABEL: item.service}}
 
 
 def _endpoint(each: Endpoint) -> Fields:

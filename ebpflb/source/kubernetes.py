@@ -19,23 +19,21 @@ from ebpflb.model.changes import (
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.model.service import ServiceName
-from ebpflb.source.api_objects import Item, Unreadable, known_of
-from ebpflb.source.decode import API_VERSIONS, SERVICE_LABEL, decode
-from ebpflb.source.fields import Fields, identity, is_name, metadata_of
+from ebpflb.source.api_objects import Item
+from ebpflb.source.api_types import is_name
+from ebpflb.source.decode import decode, identity
 from ebpflb.source.interface import API, SourceEvent, Trigger
 from ebpflb.source.reflector import Reader, Reflector, Resource
+from ebpflb.source.what_counts import SERVICE_LABEL
 
-_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
+def trigger_time(text: str) -> float | None:
+    """When a slice's endpoints changed, in seconds since 1970, as its controller has recorded it.
 
-def trigger_time(item: Fields) -> float | None:
-    """When a slice's endpoints changed, in seconds since 1970, as recorded by its controller.
-
-    None if the slice does not say so in RFC 3339.
+    None if that is no time in RFC 3339.
     """
-    text = metadata_of(item).annotations.get(_TRIGGER_TIME)
     with suppress(ValueError):
-        found = datetime.fromisoformat(str(text))
+        found = datetime.fromisoformat(text)
         return found.timestamp() if found.tzinfo else None
     return None
 
@@ -64,7 +62,6 @@ class Cache:
         self.errors: dict[str | ObjectKey, str] = {}
         self._kind = kind
         self._label_keys = label_keys
-        self._type = {"kind": str(kind), "apiVersion": API_VERSIONS[kind]}
         self._objects = TrackedObjects()
         self._uids: dict[ObjectKey, str] = {}
 
@@ -83,7 +80,7 @@ class Cache:
         found = Listed({}, {}, {})
         for item in items:
             key = self._key(item)
-            found.uids[key] = metadata_of(known_of(item)).uid
+            found.uids[key] = item.known.uid
             try:
                 decoded = self._decoded(item)
             except SourceError as error:
@@ -111,7 +108,7 @@ class Cache:
         self._uids.pop(key, None)
         self.errors.update(listed.errors)
         self._uids.update(listed.uids)
-        return self._set(key, listed.objects.get(key), trigger_time(known_of(item)))
+        return self._set(key, listed.objects.get(key), trigger_time(item.known.triggered))
 
     def take(self) -> Difference:
         """What changed since the last call."""
@@ -133,15 +130,15 @@ class Cache:
                 self._objects.set(key, listed.get(key))
 
     def _decoded(self, item: Item) -> ApiObject | None:
-        if isinstance(item, Unreadable):
+        if item.problem:
             raise SourceError(f"{identity(self._kind, item.known)}: {item.problem}")
-        return decode({**item, **self._type}, self._label_keys)
+        return decode(item.raw, self._label_keys, self._kind)
 
     def _key(self, item: Item) -> ObjectKey:
         """Without a name if the API server would not accept what is there."""
-        metadata = metadata_of(known_of(item))
-        name = metadata.name if is_name(metadata.name) else ""
-        namespace = metadata.namespace or "default" if self._kind.is_namespaced else ""
+        known = item.known
+        name = known.name if is_name(known.name) else ""
+        namespace = known.namespace or "default" if self._kind.is_namespaced else ""
         return ObjectKey(self._kind, namespace if is_name(namespace) else "", name)
 
     def _set(self, key: ObjectKey, new: ApiObject | None, triggered: float | None) -> list[Trigger]:

@@ -11,8 +11,7 @@ from typing import Protocol
 from ebpflb.errors import SourceError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.source.api import ApiRequest
-from ebpflb.source.decode import API_VERSIONS
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_types import API_VERSIONS, Fields
 from ebpflb.source.interface import Announcement
 
 _log = logging.getLogger("ebpflb.source")

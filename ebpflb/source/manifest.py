@@ -11,8 +11,10 @@ from ebpflb.errors import SourceError
 from ebpflb.from_json import JsonError, from_json
 from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects, key_of
 from ebpflb.model.service import Service
-from ebpflb.source.decode import decode, kind_of
-from ebpflb.source.fields import FieldError, Fields, as_fields, identity, list_at
+from ebpflb.source.api_objects import known_of
+from ebpflb.source.api_types import Fields
+from ebpflb.source.decode import decode, identity, kind_of
+from ebpflb.source.typed import excerpt
 
 Objects = dict[ObjectKey, ApiObject]
 
@@ -94,23 +96,24 @@ def _is_deep(raw: bytes) -> bool:
 def _add_document(content: Content, document: object, label_keys: Collection[str]) -> None:
     if document is None:
         return
-    try:
-        fields = as_fields(document)
-        items = list_at(fields, "items", as_fields) if fields.get("kind") == "List" else None
-    except FieldError as error:
-        raise SourceError(str(error)) from error
-    if items is None:
+    fields = _object(document)
+    if fields.get("kind") != "List":
         _add_object(content, fields, label_keys)
-    else:
-        _add_items(content, items, label_keys)
-
-
-def _add_items(content: Content, items: list[Fields], label_keys: Collection[str]) -> None:
+        return
+    items = fields.get("items") or []
+    if not isinstance(items, list):
+        raise SourceError(f"items: must be a list, not {excerpt(items)}")
     for index, item in enumerate(items):
         try:
-            _add_object(content, item, label_keys)
+            _add_object(content, _object(item), label_keys)
         except SourceError as error:
             raise SourceError(f"items[{index}]: {error}") from error
+
+
+def _object(value: object) -> Fields:
+    if isinstance(value, dict):
+        return value
+    raise SourceError(f"must be an object, not {excerpt(value)}")
 
 
 def _add_object(content: Content, fields: Fields, label_keys: Collection[str]) -> None:
@@ -122,7 +125,7 @@ def _add_object(content: Content, fields: Fields, label_keys: Collection[str]) -
     if found is not None:
         content.objects[key_of(found)] = found
     if found is None or (isinstance(found, Service) and not found.ports):
-        content.remarks.append(f"{identity(kind, fields)}: {_NOTHING_TO_DO[kind]}")
+        content.remarks.append(f"{identity(kind, known_of(fields))}: {_NOTHING_TO_DO[kind]}")
 
 
 class Inventory:

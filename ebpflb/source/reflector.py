@@ -20,8 +20,9 @@ from ebpflb.source.api import (
     RefusedError,
     UnreadableError,
 )
-from ebpflb.source.api_objects import Item, Unreadable, WatchEvent, known_of
-from ebpflb.source.fields import FieldError, Fields, is_name, metadata_of, object_at, text_at
+from ebpflb.source.api_objects import Item, WatchEvent
+from ebpflb.source.api_types import ListMetadata, StatusObject, is_name
+from ebpflb.source.typed import quickly
 
 _PAGE = 500
 # The server ends a watch after a random time in this range, as client-go asks for.
@@ -52,7 +53,7 @@ class Resource(NamedTuple):
 class Reader(Protocol):
     """What a reflector needs of `Api`."""
 
-    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]: ...
+    def items(self, request: ApiRequest) -> Generator[Item, None, ListMetadata]: ...
 
     def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]: ...
 
@@ -141,12 +142,12 @@ class Reflector:
 
     def _items(self) -> Iterator[Item]:
         query = {**self._resource.query, "limit": str(_PAGE)}
-        version, rest = "", "first"
+        rest = "first"
         while rest:
             request = ApiRequest(self._resource.path, self._resource.name, query)
-            version, rest = _list_metadata(request.resource, (yield from self._api.items(request)))
-            query["continue"] = rest
-        self._version = version
+            page = yield from self._api.items(request)
+            query["continue"] = rest = page.rest or ""
+        self._version = page.resource_version or ""
         self._has_read()
 
     def _watch(self) -> None:
@@ -177,15 +178,15 @@ class Reflector:
             self._stopped.wait(_SHORT_WATCH_SECONDS)
 
     def _take(self, event: WatchEvent) -> None:
-        known = known_of(event.item)
+        known = event.item.known
         if event.kind == "ERROR":
-            raise _error(self._resource.name, known)
+            raise _error(self._resource.name, event.item)
         if event.kind != "BOOKMARK":
-            if isinstance(event.item, Unreadable) and not is_name(metadata_of(known).name):
+            if event.item.problem and not is_name(known.name):
                 problem = f"{self._resource.name}, an object without a name: {event.item.problem}"
                 raise UnreadableError(f"cannot read {problem}")
             self._follower.change(event.item, deleted=event.kind == "DELETED")
-        self._version = _version(known) or self._version
+        self._version = known.version or self._version
 
     def _has_read(self) -> None:
         self._unreadable = 0
@@ -198,23 +199,8 @@ class Reflector:
             self._follower.report("")
 
 
-def _list_metadata(resource: str, page: Fields) -> tuple[str, str]:
-    def texts(metadata: Fields) -> tuple[str, str]:
-        return text_at(metadata, "resourceVersion"), text_at(metadata, "continue")
-
-    try:
-        return object_at(page, "metadata", texts)
-    except FieldError as error:
-        raise UnreadableError(f"cannot read {resource}: {error}") from error
-
-
-def _version(item: Fields) -> str:
-    metadata = item.get("metadata")
-    found = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-    return found if isinstance(found, str) else ""
-
-
-def _error(resource: str, status: Fields) -> SourceError:
+def _error(resource: str, item: Item) -> SourceError:
     gone = 410
-    text = f"cannot watch {resource}: {status.get('message')}"
-    return ExpiredError(text) if status.get("code") == gone else RefusedError(text)
+    status = quickly(item.raw, StatusObject) or StatusObject()
+    text = f"cannot watch {resource}: {status.message}"
+    return ExpiredError(text) if status.code == gone else RefusedError(text)

@@ -19,7 +19,6 @@ from ebpflb import own_files
 from ebpflb.errors import SourceError
 from ebpflb.from_json import JsonError, from_json
 from ebpflb.model.changes import ApiObject
-from ebpflb.source.api_objects import object_of
 from ebpflb.source.decode import decode
 from ebpflb.source.encode import encode
 
@@ -118,7 +117,7 @@ class StateFile:
             self._check_header(from_json(lines.readline()))
             for line in lines:
                 try:
-                    item = decode(object_of(line), self._label_keys)
+                    item = decode(line, self._label_keys)
                 except (SourceError, JsonError) as error:
                     found.left_out.append(str(error))
                     continue

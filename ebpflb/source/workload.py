@@ -3,7 +3,7 @@
 
 import re
 
-from ebpflb.source.fields import Fields, Metadata
+from ebpflb.source.api_types import PodMetadata
 
 # The suffix of a CronJob's Jobs, minutes since 1970: getJobName in
 # pkg/controller/cronjob/utils.go of Kubernetes.
@@ -13,23 +13,21 @@ _HASH_LABEL = "pod-template-hash"
 _NODE = "Node"
 
 
-def workload_of(metadata: Metadata, document: Fields) -> str:
-    """KIND/NAME, or "" for a pod without a controller. `metadata`: of the same pod.
+def workload_of(pod: PodMetadata) -> str:
+    """KIND/NAME, or "" for a pod without a controller.
 
     A Job named like one of a CronJob counts as one.
     """
-    kind, name = _controller(document)
-    if kind == "ReplicaSet" and (hash_ := metadata.labels.get(_HASH_LABEL)):
+    kind, name = _controller(pod.owner_references)
+    if kind == "ReplicaSet" and (hash_ := (pod.labels or {}).get(_HASH_LABEL)):
         return f"Deployment/{name.removesuffix(f'-{hash_}')}"
     if kind == "Job" and _OF_CRON_JOB.search(name):
         return f"CronJob/{_OF_CRON_JOB.sub('', name)}"
     return f"{kind}/{name}" if name and kind != _NODE else ""
 
 
-def _controller(document: Fields) -> tuple[str, str]:
+def _controller(owners: object) -> tuple[str, str]:
     """The controller's kind and name. The API server has validated the fields read here."""
-    metadata = document.get("metadata")
-    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
     for owner in owners if isinstance(owners, list) else ():
         if isinstance(owner, dict) and owner.get("controller") is True:
             return str(owner.get("kind", "")), str(owner.get("name", ""))

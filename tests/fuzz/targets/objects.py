@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ebpflb.from_json import JsonError
+from ebpflb.from_json import JsonError, from_json
 from ebpflb.model.changes import Kind
-from ebpflb.source.api_objects import Item, event_of, known_of
-from ebpflb.source.fields import metadata_of
+from ebpflb.source.api_objects import Item, event_of
 from tests.builders import NODE
 from tests.fuzz.targets import Play, Target
 from tests.odd_object import NAMES, World, odd
@@ -58,9 +57,10 @@ class _Agent:
 
 def _concerns_others(item: Item) -> bool:
     """Whether it may make a difference to them: their namespace, the own Node, their addresses."""
-    metadata = metadata_of(known_of(item))
-    names = (metadata.namespace, NAMES[0].namespace), (metadata.name, NODE)
-    return any(found == other for found, other in names) or "10.96.0.9" in json.dumps(item)
+    names = (item.known.namespace, NAMES[0].namespace), (item.known.name, NODE)
+    if any(found == other for found, other in names):
+        return True
+    return not item.problem and "10.96.0.9" in json.dumps(from_json(bytes(item.raw)))
 
 
 def words_of(value: Any) -> Iterator[bytes]:

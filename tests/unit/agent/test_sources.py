@@ -17,7 +17,7 @@ from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.source.api import Api, ApiRequest
 from ebpflb.source.api_objects import Item, items_of
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_types import ListMetadata
 from ebpflb.source.interface import Announcement, SourceEvent
 from ebpflb.source.kubernetes_events import Announcer
 from ebpflb.source.last_state import LastState
@@ -88,7 +88,7 @@ def test_all_nodes_are_read_where_packets_may_go_to_them(
 ):
     asked: Queue[ApiRequest] = Queue()
 
-    def items(_: Api, request: ApiRequest) -> Generator[Item, None, Fields]:
+    def items(_: Api, request: ApiRequest) -> Generator[Item, None, ListMetadata]:
         if request.resource == "nodes":
             asked.put(request)
         return (yield from items_of(b'{"items": []}'))

@@ -10,8 +10,9 @@ from typing import Any
 from ebpflb.errors import SourceError
 from ebpflb.from_json import JsonError
 from ebpflb.source.api import ApiRequest, UnreadableError
-from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_objects import Item, WatchEvent, event_of, item_of, items_of
+from ebpflb.source.api_types import Fields, ListMetadata
+from ebpflb.source.typed import FieldError
 
 SECONDS = 60
 
@@ -33,12 +34,12 @@ class Script:
         self.stop: Callable[[], None] = lambda: None
         self._answers = deque(answers)
 
-    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]:
+    def items(self, request: ApiRequest) -> Generator[Item, None, ListMetadata]:
         answer = self._answer(request)
         assert isinstance(answer, dict | bytes), f"asked for a list, want {answer}"
         try:
             return (yield from items_of(_as_bytes(answer)))
-        except JsonError as error:
+        except (JsonError, FieldError) as error:
             raise UnreadableError(f"cannot read {request.resource}: {error}") from error
 
     def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
@@ -72,6 +73,11 @@ def _raised(answer: Any) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+def item(document: Fields) -> Item:
+    """An object as the API server sends it."""
+    return item_of(_as_bytes(document))
 
 
 def page(*items: Fields, version: str = "", rest: str = "") -> Fields:

@@ -217,7 +217,7 @@ def test_an_object_without_a_kind_is_an_error(fields: Manifest):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (None, "Service: metadata.name: is missing"),
+        (None, "Service: metadata: is missing"),
         ({}, "Service: metadata.name: is missing"),
         ({"name": ""}, "Service: metadata.name: is missing"),
         ({"name": 8}, "Service: metadata.name: must be text, not 8"),
@@ -241,9 +241,12 @@ def test_errors_in_metadata_name_the_field(metadata: Any, message: str):
     ("fields", "message"),
     [
         ({"addressType": None}, "addressType: is missing"),
-        ({"addressType": "ipv4"}, "addressType: must be one of IPv4, IPv6, FQDN"),
-        ({"ports": [{"name": "a", "port": "abc"}]}, "ports[0].port: must be a whole number up to"),
-        ({"ports": [port_manifest(protocol="ICMP")]}, "ports[0].protocol: must be one of TCP"),
+        ({"addressType": "ipv4"}, "addressType: must be one of FQDN, IPv4, IPv6"),
+        (
+            {"ports": [{"name": "a", "port": "abc"}]},
+            "ports[0].port: must be a whole number from 0",
+        ),
+        ({"ports": [port_manifest(protocol="ICMP")]}, "ports[0].protocol: must be one of SCTP"),
         ({"endpoints": [endpoint_manifest(addresses="10.1.0.1")]}, "endpoints[0].addresses: must"),
         ({"endpoints": [endpoint_manifest(addresses=[1])]}, "endpoints[0].addresses[0]: must be"),
         ({"endpoints": [endpoint_manifest(), 7]}, "endpoints[1]: must be an object, not 7"),

@@ -256,18 +256,21 @@ def test_source_ranges_belong_to_their_family(ranges: list[str], ipv4: object, i
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"ports": [{"port": "abc"}]}, 'ports[0].port: must be a whole number up to 65535, not "'),
+        (
+            {"ports": [{"port": "abc"}]},
+            "ports[0].port: must be a whole number from 1 to 65535",
+        ),
         ({"ports": [port_manifest(), {"port": 70000}]}, "ports[1].port: must be"),
         ({"ports": [{"port": -1}]}, "ports[0].port: must be"),
         ({"ports": [{"port": 80.5}]}, "ports[0].port: must be"),
         ({"ports": [{"port": True}]}, "not true"),
         ({"ports": [{"port": 10**5000}]}, "not one that large"),
         ({"ports": [{"name": "web"}]}, "ports[0].port: is missing"),
-        ({"ports": [{"port": 0}]}, "ports[0].port: is missing"),
+        ({"ports": [{"port": 0}]}, "ports[0].port: must be a whole number from 1 to 65535, not 0"),
         ({"ports": [{"port": 80, "nodePort": "x"}]}, "ports[0].nodePort: must be"),
         ({"ports": [{"port": 80, "name": "Web!"}]}, "ports[0].name: must consist of"),
         ({"ports": [{"port": 80, "name": "w" * 64}]}, "ports[0].name: must have at most 63"),
-        ({"ports": [{"port": 80, "protocol": "tcp"}]}, 'must be one of TCP, UDP, SCTP, not "tcp"'),
+        ({"ports": [{"port": 80, "protocol": "tcp"}]}, 'must be one of SCTP, TCP, UDP, not "tcp"'),
         ({"ports": [port_manifest(80), port_manifest(81)]}, "ports[1].name: is used twice"),
         ({"ports": {"port": 80}}, "ports: must be a list, not an object"),
         ({"ports": [80]}, "ports[0]: must be an object, not 80"),
@@ -276,16 +279,22 @@ def test_source_ranges_belong_to_their_family(ranges: list[str], ipv4: object, i
         ({"externalIPs": [1]}, "externalIPs[0]: must be text, not 1"),
         ({"clusterIP": 10.96}, "clusterIP: must be text, not 10.96"),
         ({"ipFamilies": ["IPv5"]}, "ipFamilies[0]: must be one of IPv4, IPv6"),
-        ({"type": "Cluster"}, "type: must be one of ClusterIP, NodePort, LoadBalancer, Ext"),
+        (
+            {"type": "Cluster"},
+            "type: must be one of ClusterIP, ExternalName, LoadBalancer",
+        ),
         ({"externalTrafficPolicy": "local"}, "externalTrafficPolicy: must be one of Cluster, "),
-        ({"internalTrafficPolicy": {}}, "internalTrafficPolicy: must be text, not an object"),
-        ({"sessionAffinity": "Cookie"}, "sessionAffinity: must be one of None, ClientIP"),
+        (
+            {"internalTrafficPolicy": {}},
+            "internalTrafficPolicy: must be one of Cluster, Local, not an",
+        ),
+        ({"sessionAffinity": "Cookie"}, "sessionAffinity: must be one of ClientIP, None"),
         (
             {
                 "sessionAffinity": "ClientIP",
                 "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86401}},
             },
-            "sessionAffinityConfig.clientIP.timeoutSeconds: must be a whole number up to 86400",
+            "sessionAffinityConfig.clientIP.timeoutSeconds: must be a whole number from 0 to 86400",
         ),
     ],
 )

@@ -197,7 +197,7 @@ def test_a_broken_file_keeps_its_last_good_objects(start, tmp_path: Path):
     write_manifests(path, slice_manifest(endpoints=[]), BROKEN)
     line = (
         f"{path}: document 2: Service default/web: spec.ports[0].port: "
-        'must be a whole number up to 65535, not "abc"'
+        'must be a whole number from 1 to 65535, not "abc"'
     )
     assert events.next() == SourceEvent((), (), {str(path): line}, initial=False, complete=False)
     write_manifests(path, service_manifest(), slice_manifest(endpoints=[]))

@@ -16,7 +16,7 @@ from kubernetes.client import ApiClient, Configuration, CoreV1Api, DiscoveryV1Ap
 from kubernetes.informer import ERROR, SharedInformer
 from urllib3 import PoolManager
 
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_types import Fields
 from tests.builders import service_manifest, slice_manifest
 from tests.unit.source.api_server import Answer, ApiServer, answer
 from tests.unit.source.scripted import event, page, versioned

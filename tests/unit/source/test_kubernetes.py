@@ -16,7 +16,7 @@ from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceCidr, ServiceName
 from ebpflb.source.api import ApiRequest, MissingError
 from ebpflb.source.api_objects import Item, WatchEvent
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_types import Fields, ListMetadata
 from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.kubernetes import KubernetesSource
 from tests.builders import (
@@ -33,7 +33,7 @@ from tests.builders import (
     service_manifest,
     slice_manifest,
 )
-from tests.unit.source.scripted import SECONDS, Script, event, page, versioned
+from tests.unit.source.scripted import SECONDS, Script, event, item, page, versioned
 
 NODE_KEY = ObjectKey(Kind.NODE, "", NODE)
 WEB_KEY = ObjectKey(Kind.SERVICE, "default", "web")
@@ -59,7 +59,7 @@ class ManualSource:
         )
 
     def listed(self, kind: Kind, *items: Fields) -> None:
-        self.source.replace(kind, iter(items))
+        self.source.replace(kind, map(item, items))
 
     def list_all(self, **other: list[Fields]) -> SourceEvent:
         """List everything, and forget the events until then; other: kind -> items."""
@@ -67,12 +67,12 @@ class ManualSource:
             self.listed(kind, *other.get(kind.name.lower(), items))
         return self.last()
 
-    def change(self, kind: Kind, item: Fields) -> SourceEvent:
-        self.source.change(kind, item, deleted=False)
+    def change(self, kind: Kind, document: Fields) -> SourceEvent:
+        self.source.change(kind, item(document), deleted=False)
         return self.last()
 
-    def delete(self, kind: Kind, item: Fields) -> SourceEvent:
-        self.source.change(kind, item, deleted=True)
+    def delete(self, kind: Kind, document: Fields) -> SourceEvent:
+        self.source.change(kind, item(document), deleted=True)
         return self.last()
 
     def last(self) -> SourceEvent:
@@ -172,8 +172,8 @@ def test_a_slice_without_a_service_is_nothing_to_tell(
     manual.list_all()
     alone = slice_manifest("alone")
     del alone["metadata"]["labels"]["kubernetes.io/service-name"]
-    manual.source.change(Kind.ENDPOINT_SLICE, alone, deleted=False)
-    manual.source.change(Kind.ENDPOINT_SLICE, alone, deleted=True)
+    manual.source.change(Kind.ENDPOINT_SLICE, item(alone), deleted=False)
+    manual.source.change(Kind.ENDPOINT_SLICE, item(alone), deleted=True)
     assert (manual.events, caplog.records) == ([], [])
 
 
@@ -181,11 +181,11 @@ def test_a_heartbeat_of_a_node_is_nothing_to_tell(manual: ManualSource):
     manual.list_all()
     beat = node_manifest()
     beat["status"]["conditions"] = [{"type": "Ready", "lastHeartbeatTime": "now"}]
-    manual.source.change(Kind.NODE, beat, deleted=False)
+    manual.source.change(Kind.NODE, item(beat), deleted=False)
     assert manual.events == []
     broken = {**beat, "status": 3}
-    manual.source.change(Kind.NODE, broken, deleted=False)
-    manual.source.change(Kind.NODE, broken, deleted=False)
+    manual.source.change(Kind.NODE, item(broken), deleted=False)
+    manual.source.change(Kind.NODE, item(broken), deleted=False)
     assert [list(each.errors) for each in manual.events] == [[NODE_KEY]]
 
 
@@ -245,7 +245,7 @@ def test_a_list_that_breaks_off_leaves_the_first_event_to_come(manual: ManualSou
     manual.last()
 
     def items() -> Iterator[Item]:
-        yield node_manifest()
+        yield item(node_manifest())
         raise SourceError("away")
 
     with pytest.raises(SourceError):
@@ -258,7 +258,8 @@ def test_a_list_that_breaks_off_leaves_the_first_event_to_come(manual: ManualSou
 def test_an_unreadable_object_is_an_error_that_others_leave_alone(manual: ManualSource):
     manual.list_all()
     broken = service_manifest("web", ports=[port_manifest(0)])
-    errors = {WEB_KEY: "Service default/web: spec.ports[0].port: is missing"}
+    port = "spec.ports[0].port: must be a whole number from 1 to 65535, not 0"
+    errors = {WEB_KEY: f"Service default/web: {port}"}
     during = manual.change(Kind.SERVICE, broken)
     assert (during.upserts, during.removals, during.errors) == ((), (), errors)
     assert manual.change(Kind.SERVICE, service_manifest("shop")).errors == errors
@@ -291,7 +292,7 @@ def test_uids_are_of_the_kind_that_is_asked_for(manual: ManualSource):
 def test_nothing_is_told_after_the_stop(manual: ManualSource):
     manual.list_all()
     manual.source.stop()
-    manual.source.change(Kind.SERVICE, service_manifest("shop"), deleted=False)
+    manual.source.change(Kind.SERVICE, item(service_manifest("shop")), deleted=False)
     manual.source.report(Kind.SERVICE, "away")
     assert manual.events == []
 
@@ -303,7 +304,7 @@ class Server:
         empty = {name: Script(page(version="1")) for name in RESOURCES}
         self.scripts = {**empty, **scripts}
 
-    def items(self, request: ApiRequest) -> Generator[Item, None, Fields]:
+    def items(self, request: ApiRequest) -> Generator[Item, None, ListMetadata]:
         return self._script(request).items(request)
 
     def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:

@@ -99,14 +99,14 @@ def test_errors_name_the_document():
     broken = service_manifest(ports=[{"port": "abc"}])
     assert error("web.yaml", as_yaml(service_manifest(), broken)) == (
         "document 2: Service default/web: spec.ports[0].port: "
-        'must be a whole number up to 65535, not "abc"'
+        'must be a whole number from 1 to 65535, not "abc"'
     )
 
 
 def test_errors_name_the_item_of_a_list():
     listed = list_manifest(service_manifest(), {"kind": "Service"})
     assert error("web.json", as_json(listed)) == (
-        "document 1: items[1]: Service: metadata.name: is missing"
+        "document 1: items[1]: Service: metadata: is missing"
     )
 
 

@@ -16,10 +16,10 @@ from ebpflb.source.api import (
     MissingError,
     RefusedError,
 )
-from ebpflb.source.api_objects import Item, WatchEvent, known_of
-from ebpflb.source.fields import Fields
+from ebpflb.source.api_objects import Item, WatchEvent
+from ebpflb.source.api_types import Fields
 from ebpflb.source.reflector import SILENCE_SECONDS, Reflector, Resource
-from tests.unit.source.scripted import SECONDS, Script, event, page
+from tests.unit.source.scripted import SECONDS, Script, event, item, page
 
 THINGS = Resource("/api/v1/things", "things.example.com", {"labelSelector": "!hidden"})
 AWAY = SourceError("away")
@@ -108,8 +108,8 @@ def thing(name: str, version: str = "") -> Fields:
     return {"metadata": {"name": name, "resourceVersion": version}}
 
 
-def _name(item: Item) -> str:
-    return str(known_of(item).get("metadata", {}).get("name"))
+def _name(found: Item) -> str:
+    return found.known.name
 
 
 def test_everything_is_listed_by_pages_and_told_at_once(play: Play):
@@ -351,9 +351,9 @@ class Stopping(Script):
 
     def watch(self, *_: Any) -> Iterator[WatchEvent]:
         try:
-            yield WatchEvent("ADDED", thing("a", "8"))
+            yield WatchEvent("ADDED", item(thing("a", "8")))
             self.stop()
-            yield WatchEvent("ADDED", thing("b", "9"))
+            yield WatchEvent("ADDED", item(thing("b", "9")))
         finally:
             self.over.set()
 

@@ -2,14 +2,17 @@
 import pytest
 
 from ebpflb.source.kubernetes import trigger_time
-from tests.builders import Manifest, slice_manifest
+from tests.builders import slice_manifest
+from tests.unit.source.scripted import item
 
 
-def triggered(annotation: object) -> Manifest:
-    manifest = slice_manifest()
+def triggered(metadata: object) -> float | None:
+    return trigger_time(item({"metadata": metadata}).known.triggered)
+
+
+def annotated(annotation: object) -> float | None:
     annotations = {"endpoints.kubernetes.io/last-change-trigger-time": annotation}
-    manifest["metadata"]["annotations"] = annotations
-    return manifest
+    return triggered({**slice_manifest()["metadata"], "annotations": annotations})
 
 
 @pytest.mark.parametrize(
@@ -22,14 +25,14 @@ def triggered(annotation: object) -> Manifest:
     ],
 )
 def test_the_annotation_is_a_time_in_seconds(annotation: str, seconds: float):
-    assert trigger_time(triggered(annotation)) == pytest.approx(seconds, abs=1e-6)
+    assert annotated(annotation) == pytest.approx(seconds, abs=1e-6)
 
 
 @pytest.mark.parametrize("annotation", [None, "", "yesterday", 10, "1970-01-01T00:00:10"])
 def test_what_is_no_time_with_a_zone_tells_nothing(annotation: object):
-    assert trigger_time(triggered(annotation)) is None
+    assert annotated(annotation) is None
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}, {"annotations": 3}, 3])
 def test_a_slice_without_annotations_tells_nothing(metadata: object):
-    assert trigger_time({"metadata": metadata}) is None
+    assert triggered(metadata) is None

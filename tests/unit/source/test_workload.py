@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.model.changes import Kind
-from ebpflb.source.fields import object_at, read_metadata
+from ebpflb.source.api_types import PodMetadata
+from ebpflb.source.typed import checked
 from ebpflb.source.workload import workload_of
 
 HASH = {"pod-template-hash": "5d8f6c"}
 
 
 def workload(*owners: object, labels: object = HASH) -> str:
-    document = {"metadata": {"name": "a", "labels": labels, "ownerReferences": list(owners)}}
-    metadata = object_at(document, "metadata", lambda fields: read_metadata(Kind.POD, fields))
-    return workload_of(metadata, document)
+    metadata = {"name": "a", "labels": labels, "ownerReferences": list(owners)}
+    return workload_of(checked(metadata, PodMetadata))
 
 
 def owner(kind: str, name: str, *, controller: object = True) -> dict[str, object]:
@@ -46,6 +45,5 @@ def test_only_the_controller_counts():
 
 
 def test_what_is_no_list_has_no_owners():
-    document = {"metadata": {"name": "a", "ownerReferences": "text"}}
-    metadata = object_at(document, "metadata", lambda fields: read_metadata(Kind.POD, fields))
-    assert workload_of(metadata, document) == workload_of(metadata, {}) == ""
+    for odd in ({"ownerReferences": "text"}, {}):
+        assert workload_of(checked({"name": "a", **odd}, PodMetadata)) == ""

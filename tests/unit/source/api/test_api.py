@@ -17,7 +17,8 @@ from urllib3.exceptions import InsecureRequestWarning
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
 from ebpflb.source.api import Api, ApiRequest, BrokenError, ExpiredError, MissingError, RefusedError
-from ebpflb.source.api_objects import WatchEvent
+from ebpflb.source.api_objects import WatchEvent, object_of
+from ebpflb.source.api_types import Fields
 from tests.unit.source.api_server import Answer, ApiServer, answer
 
 THINGS = ApiRequest("/api/v1/things", "things", {"labelSelector": "!hidden", "limit": "500"})
@@ -64,12 +65,16 @@ def added(*numbers: int) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in objects)
 
 
-def event(number: int) -> WatchEvent:
-    return WatchEvent("ADDED", {"n": number})
+def event(number: int) -> tuple[str, Fields]:
+    return "ADDED", {"n": number}
 
 
-def watched(api: Api, silence: float = 10.0) -> list[WatchEvent]:
-    return list(api.watch(THINGS, silence))
+def read(found: WatchEvent) -> tuple[str, Fields]:
+    return found.kind, object_of(found.item.raw)
+
+
+def watched(api: Api, silence: float = 10.0) -> list[tuple[str, Fields]]:
+    return list(map(read, api.watch(THINGS, silence)))
 
 
 def test_an_object_is_got_with_the_query(api: Api, server: ApiServer):
@@ -110,7 +115,7 @@ def test_events_are_lines_however_they_are_cut(api: Api, server: ApiServer):
 def test_an_event_is_there_before_the_watch_ends(api: Api, server: ApiServer):
     server.answers.append(Answer(pieces=(added(1) + b'{"n"',), end="silent"))
     events = api.watch(THINGS, 10)
-    assert next(events) == event(1)
+    assert read(next(events)) == event(1)
     server.released.set()
     with pytest.raises(BrokenError):
         next(events)
@@ -129,7 +134,7 @@ def test_half_a_line_at_the_end_is_not_an_event(api: Api, server: ApiServer):
 def test_a_watch_that_is_cut_is_broken_after_what_had_come(api: Api, server: ApiServer):
     server.answers.append(Answer(pieces=(added(1),), end="cut"))
     events = api.watch(THINGS, 10)
-    assert next(events) == event(1)
+    assert read(next(events)) == event(1)
     with pytest.raises(BrokenError, match=r"\Acannot watch things: [^\n]+\Z"):
         next(events)
 
@@ -137,7 +142,7 @@ def test_a_watch_that_is_cut_is_broken_after_what_had_come(api: Api, server: Api
 def test_a_watch_that_falls_silent_is_broken(api: Api, server: ApiServer):
     server.answers.append(Answer(pieces=(added(1),), end="silent"))
     events = api.watch(THINGS, silence=0.05)
-    assert next(events) == event(1)
+    assert read(next(events)) == event(1)
     with pytest.raises(BrokenError, match=r"\Acannot watch things: Read timed out\.\Z"):
         next(events)
 
@@ -153,7 +158,7 @@ def test_an_event_that_is_no_json_is_an_error(api: Api, server: ApiServer):
     [
         (b"<html>", "cannot read things: line 1, column 1: Expecting value"),
         (b"", "cannot read things: line 1, column 1: Expecting value"),
-        (b'{"a": 1', "cannot read things: line 1, column 8: Expecting an end"),
+        (b'{"a": 1', "cannot read things: line 1, column 8: Expecting"),
         (b"{} {}", "cannot read things: line 1, column 4: Extra data"),
         (b"[]", "cannot read things: must be an object"),
     ],

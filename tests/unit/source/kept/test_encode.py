@@ -10,7 +10,8 @@ from ebpflb.model.changes import ApiObject, Kind, key_of
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceName
-from ebpflb.source.decode import API_VERSIONS, decode
+from ebpflb.source.api_types import API_VERSIONS
+from ebpflb.source.decode import decode
 from ebpflb.source.encode import encode
 from tests.builders import (
     Manifest,

@@ -29,7 +29,7 @@ from tests.builders import (
     service_manifest,
     slice_manifest,
 )
-from tests.unit.source.scripted import SECONDS, Script
+from tests.unit.source.scripted import SECONDS, Script, item
 
 HOUR = 3600.0
 KEPT: Sequence[ApiObject] = [
@@ -68,7 +68,7 @@ class Stage:
         self.events.get(timeout=SECONDS)
 
     def list(self, kind: Kind, *items: Manifest) -> None:
-        self.source.replace(kind, iter(items))
+        self.source.replace(kind, map(item, items))
 
     def list_all(self) -> None:
         self.list(Kind.SERVICE, service_manifest("web"), service_manifest("new"))
@@ -276,7 +276,7 @@ def test_each_change_is_written_and_nothing_else(stage: Stage, monkeypatch: pyte
     assert written.get(timeout=SECONDS) == 4
     stamped.get(timeout=SECONDS)
     assert written.empty()
-    stage.source.change(Kind.SERVICE, service_manifest("more"), deleted=False)
+    stage.source.change(Kind.SERVICE, item(service_manifest("more")), deleted=False)
     assert written.get(timeout=SECONDS) == 5
     stage.file.path.unlink()
     assert written.get(timeout=SECONDS) == 5

@@ -127,7 +127,7 @@ def test_an_object_that_cannot_be_read_costs_itself_alone(file: StateFile):
     os.utime(file.path, (NOW, NOW))
     found = file.read(HOUR, NOW)
     assert found.objects == OBJECTS[1:]
-    port = "Service default/web: spec.ports[0].port: must be a whole number up to 65535, not -1"
+    port = "Service default/web: spec.ports[0].port: must be a whole number from 1 to 65535, not -1"
     assert found.left_out[0] == port
     assert len(found.left_out) == 2
 
