@@ -184,7 +184,7 @@ def test_the_api_may_have_several_addresses() -> None:
     assert "EBPFLB_API_SERVERS" not in variables(agent({"k8sServiceHost": hosts[:1]}))
 
 
-def test_changed_settings_start_the_agents_anew_one_after_the_other() -> None:
+def test_changed_settings_restart_the_agents_one_after_the_other() -> None:
     assert checksum({}) == checksum({"podLabels": {"a": "b"}})
     assert checksum({}) != checksum({"config": {"verbosity": 1}})
     config = mounts(agent(), "ebpflb")["/etc/ebpflb/config.yaml"]

@@ -97,7 +97,7 @@ def test_every_alert_is_about_series_that_the_agent_exposes() -> None:
         assert told | labels_of(rule["expr"]) <= has, rule["alert"]
 
 
-def test_every_alert_tells_only_labels_that_are_left() -> None:
+def test_every_alert_reports_only_labels_that_are_left() -> None:
     for rule in alerts():
         told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
         if grouped := re.search(r"\bby \(([^)]*)\)", rule["expr"]):

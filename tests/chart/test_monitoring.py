@@ -49,7 +49,7 @@ def test_both_monitors_select_what_they_are_for() -> None:
     assert pods["namespaceSelector"] == {"matchNames": ["network"]}
 
 
-def test_monitors_take_what_prometheus_can_be_told() -> None:
+def test_monitors_have_only_what_prometheus_accepts() -> None:
     objects = render(EVERYTHING, namespace="network")
     monitor = installed(objects, "ServiceMonitor")["spec"]
     (endpoint,) = monitor["endpoints"]

@@ -106,7 +106,7 @@ def test_versions_that_disagree_are_named(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_nothing_is_released_while_readers_are_told_that_nothing_is(checkout: Path) -> None:
+def test_nothing_is_released_while_readers_see_that_nothing_is(checkout: Path) -> None:
     done = release(checkout, URL, IMAGE)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

@@ -45,7 +45,7 @@ def test_what_the_api_says_is_served(control: ControlPlane, agent: ClusterAgent)
     )
 
 
-def test_an_outage_changes_nothing_and_is_told_once(control: ControlPlane, agent: ClusterAgent):
+def test_an_outage_changes_nothing_and_is_reported_once(control: ControlPlane, agent: ClusterAgent):
     apply(control, service("outage"), piece("outage", "10.244.1.7"))
     wait_until(lambda: serves(agent, "outage", "10.244.1.7"), "served")
 
@@ -145,7 +145,7 @@ def test_a_new_service_cidr_is_noticed_and_so_is_its_end(
     assert not agent.status()["source_errors"]
 
 
-def test_a_node_that_does_not_exist_is_told(control: ControlPlane):
+def test_a_node_that_does_not_exist_is_reported(control: ControlPlane):
     with running_agent(control, node_name="nobody") as agent:
         wait_until(lambda: '"in sync"' in agent.said(), "in sync", 60)
         errors = agent.status()["source_errors"]

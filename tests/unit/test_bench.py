@@ -172,7 +172,7 @@ def test_the_cluster_ips_against_kube_proxy_take_turns(lab):
     assert asked == [pod, pod, ("10.96.0.1", 80), ("10.96.0.2", 80), near, far]
 
 
-def test_ways_against_kube_proxy_tell_mode_and_size():
+def test_ways_against_kube_proxy_report_mode_and_size():
     one, two = (next(iter(against.ways_of("nftables", ips))) for ips in (["a"], ["a", "b"]))
     assert one.case == "nftables, 1 Service: straight, pod to pod"
     assert two.case == "nftables, 2 Services: straight, pod to pod"

@@ -70,7 +70,9 @@ def test_a_fuzzer_has_no_name_that_its_help_lacks():
     assert not [name for name in FUZZERS if name not in words]
 
 
-def test_an_input_that_does_harm_is_told_with_the_command_that_repeats_it(tmp_path, monkeypatch):
+def test_an_input_that_does_harm_is_reported_with_the_command_that_repeats_it(
+    tmp_path, monkeypatch
+):
     def find(*_):
         (tmp_path / "crash-1").write_bytes(b"\0")
         return subprocess.CompletedProcess([], 77, "Traceback")

@@ -170,7 +170,7 @@ def test_a_filter_of_another_kind_in_our_place_is_explained(bench, drop):
         bench.attach(INGRESS, drop)
 
 
-def test_a_device_that_is_gone_is_told_by_its_errno(bench, drop):
+def test_a_device_that_is_gone_is_reported_with_its_errno(bench, drop):
     ip("link del veth0")
     with pytest.raises(AttachError, match="clsact ingress: No such device") as caught:
         bench.attach(INGRESS, drop)

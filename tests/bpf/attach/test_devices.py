@@ -40,7 +40,7 @@ def sources(state: NetworkState, name: str) -> tuple[str | None, str | None]:
     return tuple(format_address(source) if source else None for source in both)  # type: ignore[return-value]
 
 
-def test_the_devices_of_a_node_are_told_apart(network):
+def test_the_devices_of_a_node_are_distinguished(network):
     network.add_pod("veth1")
     network.add_pod("cali2")
     ip("""\
@@ -51,7 +51,7 @@ link add vxlan1 type vxlan id 1 dstport 4789""")
     assert kinds() == {"veth1": WORKLOAD, "cali2": WORKLOAD, "eth0": HOST, "vxlan1": HOST}
 
 
-def test_devices_are_told_by_what_they_are_whatever_their_names(network):
+def test_devices_are_known_by_what_they_are_whatever_their_names(network):
     for name in ("up0", "up1", "pod0", "pod1", "0a1b2c_0"):
         network.add_pod(name)
     ip("""\

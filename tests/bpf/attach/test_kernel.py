@@ -273,14 +273,14 @@ def strays(root: Path, settings: Settings) -> set[tuple[str, str]]:
     return {(each.hook, each.device) for each in found}
 
 
-def test_every_program_is_told_to_be_of_ebpflb(settings, make, bpffs):
+def test_every_program_is_marked_as_of_ebpflb(settings, make, bpffs):
     make().start(WEB, keep_others=False)
     at_devices = {(hook, name) for hook, name in places(settings) if name in ("eth0", "veth0")}
     at_sockets = {(name.removeprefix("lb_"), "") for name in CGROUP_HOOKS}
     assert strays(bpffs / "none", settings) == at_devices | at_sockets
 
 
-def test_a_second_set_is_told_by_all_tools_and_taken_off(settings, make, bpffs):
+def test_a_second_set_is_reported_by_all_tools_and_taken_off(settings, make, bpffs):
     kernel, cgroup = make(), settings.cgroup_root
     kernel.start(WEB, keep_others=False)
     attach_set(bpffs / "theirs", cgroup, xdp="generic")

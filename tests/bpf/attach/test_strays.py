@@ -63,7 +63,7 @@ def at_devices(way: str) -> set[tuple[str, str]]:
     return {(f"{way} {side}", name) for side in ("ingress", "egress") for name in DEVICES}
 
 
-def test_a_set_with_other_pins_is_found_at_every_hook_and_told_which_is_first(attach):
+def test_a_set_with_other_pins_is_found_at_every_hook_with_its_order(attach):
     theirs, ours = attach("theirs", xdp="generic"), attach("ours")
     found = strays(ours)
     assert places(found) == SOCKETS | at_devices("tcx") | {("XDP", "eth0")}

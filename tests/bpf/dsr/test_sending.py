@@ -165,7 +165,7 @@ def test_an_open_connection_stays_though_its_pod_is_no_backend_any_more(
     assert_sent(tcp, arrive(dsr, node, frame), frame, to)
 
 
-def test_a_new_connection_from_the_same_port_is_chosen_anew(dsr: Datapath, node: Node, tcp: Kind):
+def test_a_new_connection_from_the_same_port_is_chosen_again(dsr: Datapath, node: Node, tcp: Kind):
     _, index = pod_elsewhere(dsr, tcp)
     frontend = served(dsr, tcp, index)
     for flags in ("S", "A", "FA", "A", "S"):

@@ -189,7 +189,7 @@ def test_a_socket_that_fails_at_a_frontend_and_goes_elsewhere_counts_nothing_the
     assert not connections(datapath)
 
 
-def test_where_tcp_does_not_tell_connections_last_from_connect_to_close(
+def test_where_tcp_does_not_report_connections_last_from_connect_to_close(
     untold: Loaded, node: Node, tcp: Kind
 ):
     datapath = Datapath(untold)

@@ -55,7 +55,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ways", ENDINGS)
-def test_a_flow_is_told_of_when_it_begins_and_once_when_it_ends(
+def test_a_flow_is_reported_when_it_begins_and_once_when_it_ends(
     datapath: Datapath, ring: Ring, tcp: Kind, ways: str
 ):
     backend, index = remote_backend(datapath, tcp)
@@ -105,7 +105,7 @@ def test_a_flow_ends_when_its_client_begins_another_in_its_place(
     ("ways", "is_told"),
     [(">S", True), (">S >S", True), (">S <SA", False), (">S <SA >A", False), (">S <RA", False)],
 )
-def test_the_agent_tells_of_a_connection_without_an_answer(
+def test_the_agent_reports_a_connection_without_an_answer(
     datapath: Datapath, ring: Ring, tcp: Kind, ways: str, *, is_told: bool
 ):
     ahead, told = 0, list[bytes]()
@@ -127,7 +127,7 @@ def test_the_agent_tells_of_a_connection_without_an_answer(
             assert (each.service, each.backend) == (SERVICE, index)
 
 
-def test_what_is_refused_is_told_of_with_its_reason(datapath: Datapath, ring: Ring, kind: Kind):
+def test_what_is_refused_is_reported_with_its_reason(datapath: Datapath, ring: Ring, kind: Kind):
     frontend = cluster_ip(datapath, kind, [])
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
     (record,) = ring.take()
@@ -150,7 +150,7 @@ def namespace_of(machine: Node, kind: Kind) -> LbAddr:
 
 
 @pytest.mark.parametrize("who", [NetnsFlag.LB_NETNS_HOST, 0], ids=["host", "pod"])
-def test_what_a_connected_udp_socket_got_is_told_of(
+def test_what_a_connected_udp_socket_got_is_reported(
     datapath: Datapath, ring: Ring, asker: Asker, machine: Node, udp: Kind, who: int
 ):
     with machine.entered():
@@ -170,7 +170,7 @@ def test_what_a_connected_udp_socket_got_is_told_of(
         assert (each.service, each.backend) == (SERVICE, index)
 
 
-def test_of_udp_sockets_that_are_not_sampled_nothing_is_told(
+def test_of_udp_sockets_that_are_not_sampled_nothing_is_reported(
     datapath: Datapath, ring: Ring, asker: Asker, udp: Kind
 ):
     datapath.settings(flow_events=ALL_EVENTS, flow_sample=0)
@@ -180,7 +180,7 @@ def test_of_udp_sockets_that_are_not_sampled_nothing_is_told(
 
 
 @pytest.mark.parametrize("who", [NetnsFlag.LB_NETNS_HOST, 0], ids=["host", "pod"])
-def test_what_is_refused_at_the_socket_is_told_of(
+def test_what_is_refused_at_the_socket_is_reported(
     datapath: Datapath, ring: Ring, asker: Asker, machine: Node, tcp: Kind, who: int
 ):
     with machine.entered():
@@ -210,7 +210,7 @@ def lost(datapath: Datapath, why: FlowLost) -> int:
 
 
 @pytest.mark.usefixtures("whole_seconds")
-def test_no_more_are_told_of_in_a_second_than_was_asked_for(
+def test_no_more_are_reported_in_a_second_than_was_asked_for(
     datapath: Datapath, ring: Ring, udp: Kind
 ):
     datapath.settings(flow_events=ALL_EVENTS, flow_rate=3)
@@ -224,7 +224,9 @@ def test_no_more_are_told_of_in_a_second_than_was_asked_for(
     assert lost(datapath, FlowLost.LB_LOST_RATE) == 20 - told
 
 
-def test_of_flows_that_are_not_sampled_nothing_is_told(datapath: Datapath, ring: Ring, tcp: Kind):
+def test_of_flows_that_are_not_sampled_nothing_is_reported(
+    datapath: Datapath, ring: Ring, tcp: Kind
+):
     datapath.settings(flow_events=ALL_EVENTS, flow_sample=0)
     backend, index = local_backend(datapath, tcp)
     frontend = cluster_ip(datapath, tcp, [index])

@@ -140,7 +140,7 @@ def test_where_resets_end_no_time_wait_another_port_is_tried(tcp_outside: Outsid
     assert outside.source(10000).port == 3000
 
 
-def test_a_client_that_the_backend_refused_begins_anew(tcp_outside: Outside):
+def test_a_client_that_the_backend_refused_starts_over(tcp_outside: Outside):
     outside = tcp_outside
     source = outside.source(10000)
     outside.reply(source, "RA")
@@ -331,7 +331,7 @@ def reply_key(outside: Outside, source: End):
     return flow_tuple(outside.backend, source, outside.kind.proto)
 
 
-def test_a_half_open_flow_that_lost_its_reply_begins_anew(outside: Outside):
+def test_a_half_open_flow_that_lost_its_reply_starts_over(outside: Outside):
     source = outside.source(10000)
     outside.datapath.delete_entry(reply_key(outside, source))
     again = outside.source(10000)

@@ -300,7 +300,7 @@ def test_a_new_layout_of_flows_begins_without_any(root: Pins, monkeypatch: pytes
     assert not any(contents(second, FLOW_MAPS).values())
 
 
-def test_what_belongs_to_the_node_is_written_anew(root: Pins, monkeypatch: pytest.MonkeyPatch):
+def test_what_belongs_to_the_node_is_written_again(root: Pins, monkeypatch: pytest.MonkeyPatch):
     first = start(root)
     kept = {"lb_meta", "lb_netns", "lb_pod_cgroups"}
     names = {name: spec for name, spec in NODE_MAPS.items() if name not in kept}

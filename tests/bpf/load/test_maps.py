@@ -91,7 +91,7 @@ def test_deleting_skips_what_is_not_there(make_map: MakeMap):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7])
-def test_a_trie_gives_back_and_loses_what_it_is_told_to(make_map: MakeMap, limit: int):
+def test_a_trie_gives_back_and_loses_what_was_asked(make_map: MakeMap, limit: int):
     table = make_map(MapType.LPM_TRIE, 24, 1, 1000)
     numbers = [(length, ranges) for ranges in range(1, 7) for length in range(32, 161)]
     prefixes = [(pack("=II16x", *each), b"\1") for each in numbers]

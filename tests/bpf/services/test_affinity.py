@@ -121,7 +121,7 @@ def test_a_client_stays_until_the_timeout(sessions: Sessions):
         assert sessions.ask() == backend
 
 
-def test_after_the_timeout_a_backend_is_chosen_anew(sessions: Sessions):
+def test_after_the_timeout_a_backend_is_chosen_again(sessions: Sessions):
     seen = set()
     for _ in range(TIMES):
         sessions.keep(sessions.backends[0], age=TIMEOUT + 1)

@@ -54,7 +54,7 @@ def test_a_frontend_without_endpoints_is_refused(datapath: Datapath, node: Node,
     assert not datapath.short()
 
 
-def test_a_refused_pod_is_told_so(datapath: Datapath, kind: Kind):
+def test_a_refused_pod_gets_an_error(datapath: Datapath, kind: Kind):
     request = kind.frame(pod(kind), cluster_ip(datapath, kind))
     result = datapath.run("lb_pod_ingress", request)
     assert_answered(result, kind, request, UNREACHABLE)
@@ -90,7 +90,7 @@ _MARTIANS = {"ipv4": ("127.0.0.1", "0.0.0.0", "239.1.2.3"), "ipv6": ("::1", "::"
 
 
 @pytest.mark.parametrize("number", range(3), ids=("loopback", "unspecified", "multicast"))
-def test_nobody_is_told_at_an_address_that_is_no_sender(
+def test_no_packet_goes_to_an_address_that_is_no_sender(
     datapath: Datapath, kind: Kind, number: int
 ):
     martian = pod(kind)._replace(address=_MARTIANS[str(kind.net)][number])
@@ -115,7 +115,7 @@ def test_only_so_many_are_refused_in_a_second(datapath: Datapath, programs: Load
 
 
 @pytest.mark.usefixtures("whole_seconds")
-def test_path_mtus_are_told_without_limit(
+def test_path_mtus_are_reported_without_limit(
     datapath: Datapath, programs: Loaded, node: Node, udp: Kind
 ):
     node_addresses(datapath, node)

@@ -112,7 +112,7 @@ def test_xdp_leaves_it_to_tc(resets: Datapath, node: Node, tcp: Kind):
     assert (action, out) == (XdpAction.PASS, frame)
 
 
-def test_it_is_told_of_as_refused_and_counts_for_no_connection(
+def test_it_is_reported_as_refused_and_counts_for_no_connection(
     resets: Datapath, ring: Ring, tcp: Kind
 ):
     resets.settings(flags=FLAGS, flow_events=ALL_EVENTS, flow_sample=1)

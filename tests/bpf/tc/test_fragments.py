@@ -173,7 +173,7 @@ def test_datagrams_with_other_identifications_do_not_meet(datapath: Datapath, ud
     assert backend
 
 
-def test_two_flows_are_told_apart_by_identification(datapath: Datapath, udp: Kind):
+def test_two_flows_are_distinguished_by_identification(datapath: Datapath, udp: Kind):
     backend, index = remote_backend(datapath, udp)
     frontend = cluster_ip(datapath, udp, [index])
     pairs = [

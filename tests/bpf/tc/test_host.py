@@ -197,7 +197,7 @@ def test_without_a_neighbour_the_kernel_resolves_it(datapath: Datapath, node: No
     assert_same(result.packet, changed(request, source=source, target=backend, hops=1))
 
 
-def test_without_a_route_the_client_is_told_so(datapath: Datapath, node: Node, kind: Kind):
+def test_without_a_route_the_client_gets_an_error(datapath: Datapath, node: Node, kind: Kind):
     _, index = remote_backend(datapath, kind, NO_ROUTE[kind.net.remote])
     request = kind.frame(client(kind), node_port(datapath, kind, [index]))
     assert_answered(arrive(datapath, node, request), kind, request, NO_WAY)

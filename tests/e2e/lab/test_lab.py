@@ -125,7 +125,7 @@ def test_pins_have_a_file_system_of_their_own(small):
     assert shown.stdout.strip() == b"bpf_fs"
 
 
-def test_a_failed_command_is_told_with_its_output(small):
+def test_a_failed_command_is_reported_with_its_output(small):
     with pytest.raises(subprocess.CalledProcessError) as raised:
         small.client.exec(["sh", "-c", "echo why >&2; exit 3"])
     assert raised.value.returncode == 3
@@ -133,7 +133,7 @@ def test_a_failed_command_is_told_with_its_output(small):
     assert small.client.exec(["false"], check=False).returncode == 1
 
 
-def test_who_is_not_there_is_told(small):
+def test_who_is_not_there_is_reported(small):
     with pytest.raises(ConfigError, match="has no 'pod-9-9', only underlay, node1"):
         small.pod("pod-9-9")
     with pytest.raises(ConfigError, match="node1 is a node, not a pod"):

@@ -69,7 +69,7 @@ def small(own_lab: Lab, node: LabNode) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_tiny_mtu_leaves_ipv4_as_it_is_and_ipv6_is_told(own_lab, node, specs):
+def test_a_tiny_mtu_leaves_ipv4_as_it_is_and_ipv6_is_reported(own_lab, node, specs):
     for pod, spec in specs.items():
         with connected(own_lab.client, node.ipv4, spec.node_port) as bulk:
             assert echo(bulk, BODY) == BODY, pod

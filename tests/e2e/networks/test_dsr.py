@@ -142,7 +142,7 @@ def test_connections_leave_room_for_the_tunnel(edge: Cluster, spec: ServiceSpec)
             assert ROOM[version] - headers - 12 <= most <= ROOM[version] - headers
 
 
-def test_a_datagram_that_is_too_big_is_told_so(edge: Cluster, spec: ServiceSpec):
+def test_a_datagram_that_is_too_big_gets_an_error(edge: Cluster, spec: ServiceSpec):
     client = edge.lab.client
     for version in edge.versions:
         place = address_of(edge.lab.node("node1"), version), spec.node_port

@@ -115,7 +115,7 @@ def test_packets_have_left_by_the_interface_that_has_their_source(laid):
     assert not any(dropped)
 
 
-def test_explain_tells_that_a_pod_beside_the_node_sees_the_node(laid):
+def test_explain_reports_that_a_pod_beside_the_node_sees_the_node(laid):
     lab = laid.cluster.lab
     node, port = lab.node(AWS), laid.services[aws.GROUPED, "Cluster"].node_port
     for version in VERSIONS:

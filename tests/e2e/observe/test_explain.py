@@ -150,7 +150,7 @@ def test_a_client_keeps_its_endpoint(cluster, lab):
     assert set(found.values()) == {0}
 
 
-def test_a_kernel_that_is_not_as_wanted_is_told(cluster, lab):
+def test_a_kernel_that_is_not_as_wanted_is_reported(cluster, lab):
     node = lab.node("node1")
     spec = cluster.serve(cluster.new(), lab.pods)
     service = lab.cluster_ip(spec.number, 4)

@@ -213,7 +213,7 @@ def test_without_an_agent_it_says_what_to_do_and_a_killed_one_is_replaced(own_la
         assert not node.query_socket.exists()
 
 
-def test_what_happens_while_no_agent_runs_is_told_by_the_next_one(own_lab, tmp_path):
+def test_what_happens_while_no_agent_runs_is_reported_by_the_next_one(own_lab, tmp_path):
     with started(own_lab, tmp_path, nodes=["node1"]) as cluster:
         agent, client = cluster.agents["node1"], own_lab.pod("pod-1-1")
         spec = cluster.serve(cluster.new("ClusterIP"), own_lab.pods_on("node2")[:1])

@@ -111,7 +111,7 @@ def test_a_new_backend_gets_none_of_the_long_connections(served, own_lab, count,
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_connections_that_stay_on_removed_pods_are_told(served, own_lab, version):
+def test_connections_that_stay_on_removed_pods_are_reported(served, own_lab, version):
     old, new = own_lab.pods_on("node1"), own_lab.pods_on("node2")
     spec, node = served.serve(served.new(), old), own_lab.node("node1")
     with held(node, own_lab.cluster_ip(spec.number, version), 24):

@@ -47,18 +47,18 @@ def node() -> Iterator[LabNode]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_command_line_is_told_in_one_line(node, name):
+def test_a_wrong_command_line_gives_one_line(node, name):
     arguments, expected = WRONG[name]
     line = error_line(ebpflb(node, "run", *arguments))
     assert re.search(expected, line)
     assert not any(node.bpffs.glob("*"))
 
 
-def test_an_unknown_command_is_told_in_one_line(node):
+def test_an_unknown_command_gives_one_line(node):
     assert "frobnicate" in error_line(ebpflb(node, "frobnicate"))
 
 
-def test_an_unknown_variable_is_told_in_one_line(node):
+def test_an_unknown_variable_gives_one_line(node):
     line = error_line(ebpflb(node, "run", EBPFLB_NODENAME="node1"))
     assert "EBPFLB_NODENAME (did you mean EBPFLB_NODE_NAME" in line
 

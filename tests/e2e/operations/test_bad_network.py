@@ -93,7 +93,7 @@ def doctor(node: LabNode) -> str:
 @pytest.mark.parametrize(
     ("kind", "version"), [("unreachable", 4), ("prohibit", 6), ("blackhole", 4)]
 )
-def test_a_route_that_points_nowhere_is_told(lab, specs, kind, version):
+def test_a_route_that_points_nowhere_is_reported(lab, specs, kind, version):
     node, own = lab.node("node1"), address_of(lab.node("node1"), version)
     port, before = specs[LOST].node_port, dropped(node, "no_route")
     with route(lab, version, kind):

@@ -83,7 +83,7 @@ def checked(cluster):
     return Checked(cluster)
 
 
-def test_a_node_with_a_pod_is_chosen_and_told_apart(checked, lab):
+def test_a_node_with_a_pod_is_chosen_and_distinguished(checked, lab):
     checked.serve(lab.pods_on("node1"))
     checked.wait(200, 503)
     node1, node2 = lab.nodes

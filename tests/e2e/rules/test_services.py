@@ -142,7 +142,7 @@ def test_a_deleted_service_is_dead_and_others_are_not(cluster, pods):
         assert_reached(cluster, spec, FIRST, SECOND)
 
 
-def test_a_service_that_is_made_anew_has_another_address_and_the_same_pods(cluster, pods):
+def test_a_service_that_is_recreated_has_another_address_and_the_same_pods(cluster, pods):
     old = cluster.serve(cluster.new("ClusterIP"), pods)
     cluster.remove(old)
     new = replace(cluster.new("ClusterIP"), name=old.name)

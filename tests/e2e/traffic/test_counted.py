@@ -110,7 +110,7 @@ def ways(cluster: Cluster, spec: ServiceSpec, version: int) -> list[tuple[Member
 
 @pytest.mark.parametrize("where", ["pod-1-2", "pod-2-1"])
 @pytest.mark.parametrize("affinity", ["None", "ClientIP"])
-def test_what_was_sent_was_counted_and_told_on_every_way(
+def test_what_was_sent_was_counted_and_reported_on_every_way(
     cluster: Cluster, where: str, affinity: str
 ):
     """With affinity a pod's connections are translated at tc."""

@@ -200,7 +200,7 @@ def test_clients_follow_to_another_target_port(cluster, lab, client, other_port)
 
 @VERSIONS
 @ORDERS
-def test_a_connected_socket_of_the_host_is_told_and_connects_to_another(
+def test_a_connected_socket_of_the_host_learns_it_and_connects_to_another(
     cluster, lab, version, pods
 ):
     first, second = map(lab.pod, pods)

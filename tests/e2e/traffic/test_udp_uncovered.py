@@ -24,7 +24,7 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 
 @VERSIONS
-def test_a_socket_of_a_pod_is_told_too(cluster, lab, version):
+def test_a_socket_of_a_pod_is_reported_too(cluster, lab, version):
     first, second = lab.pod("pod-1-1"), lab.pod("pod-2-1")
     spec = cluster.serve(cluster.new(), [first])
     place = (lab.cluster_ip(spec.number, version), PORT)
@@ -54,7 +54,7 @@ def test_a_backend_that_went_while_the_agent_was_down_is_noticed(cluster, lab, v
         assert ends(held)
 
 
-def test_metrics_tell_how_many(cluster, lab):
+def test_metrics_report_how_many(cluster, lab):
     first, second = lab.pod("pod-1-1"), lab.pod("pod-2-1")
     spec = cluster.serve(cluster.new(), [first])
     name = 'kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"}'

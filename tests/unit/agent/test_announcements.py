@@ -17,7 +17,7 @@ def key(name: str) -> ObjectKey:
     return ObjectKey(Kind.SERVICE, "default", name)
 
 
-def test_the_loser_of_a_conflict_is_told_once(bench):
+def test_the_loser_of_a_conflict_is_reported_once(bench):
     bench.say(service("a"), service("b"))
     bench.turn()
     note = "default/b does not get TCP 10.96.0.10 port 80: default/a has it"
@@ -30,7 +30,7 @@ def test_the_loser_of_a_conflict_is_told_once(bench):
     assert len(bench.announced) == 1
 
 
-def test_a_conflict_that_comes_back_is_told_again(bench):
+def test_a_conflict_that_comes_back_is_reported_again(bench):
     bench.say(service("a"), service("b"))
     bench.turn()
     bench.say(gone=(service("a"),))
@@ -40,7 +40,7 @@ def test_a_conflict_that_comes_back_is_told_again(bench):
     assert [each.about for each in bench.announced] == [key("b"), key("b")]
 
 
-def test_the_younger_service_is_told_when_the_age_decides(bench):
+def test_the_younger_service_is_reported_when_the_age_decides(bench):
     old = replace(service("z"), created="2024-01-01T00:00:00Z")
     bench.say(old, replace(service("a"), created="2025-01-01T00:00:00Z"))
     bench.turn()
@@ -48,7 +48,7 @@ def test_the_younger_service_is_told_when_the_age_decides(bench):
     assert bench.announced[0].note.endswith("default/z has it")
 
 
-def test_a_service_that_does_not_fit_is_told_once(make_bench):
+def test_a_service_that_does_not_fit_is_reported_once(make_bench):
     bench = make_bench(SMALL)
     bench.node.failures["grow"] = [LoadError("no memory")] * 9
     bench.say(service("web"), endpoint_slice("web-1", *PODS))
@@ -65,7 +65,7 @@ def test_a_service_that_does_not_fit_is_told_once(make_bench):
     assert len(bench.announced) == 1
 
 
-def test_a_service_that_does_not_fit_again_is_told_again(make_bench):
+def test_a_service_that_does_not_fit_again_is_reported_again(make_bench):
     bench = make_bench(SMALL)
     bench.node.failures["grow"] = [LoadError("no memory")] * 9
     bench.say(service("web"), endpoint_slice("web-1", *PODS))
@@ -78,14 +78,14 @@ def test_a_service_that_does_not_fit_again_is_told_again(make_bench):
     assert [each.reason for each in bench.announced] == ["DoesNotFit", "DoesNotFit"]
 
 
-def test_a_service_that_fits_after_more_room_was_made_is_not_told(make_bench):
+def test_a_service_that_fits_after_more_room_was_made_is_not_reported(make_bench):
     bench = make_bench(SMALL)
     bench.say(service("web"), endpoint_slice("web-1", *PODS))
     assert "grow" in bench.turn()
     assert bench.announced == []
 
 
-def test_a_service_that_is_served_is_not_told(bench):
+def test_a_service_that_is_served_is_not_reported(bench):
     bench.say(service("web"), endpoint_slice("web-1", endpoint()), LATE)
     bench.turn()
     assert bench.announced == []

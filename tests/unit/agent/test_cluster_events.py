@@ -23,7 +23,7 @@ def failure() -> SourceEvent:
     return SourceEvent((), (), AWAY, initial=False)
 
 
-def test_nothing_is_programmed_before_the_source_has_told_everything(bench):
+def test_nothing_is_programmed_before_the_source_has_listed_everything(bench):
     bench.agent.tell(event(service("web"), endpoint_slice("web-1", endpoint())))
     bench.agent.tell(Wakeup.NETWORK)
     assert bench.turn() == []
@@ -36,7 +36,7 @@ def test_nothing_is_programmed_before_the_source_has_told_everything(bench):
     assert bench.report()["in_sync"] is True
 
 
-def test_errors_are_shown_before_the_source_has_told_everything(bench, caplog):
+def test_errors_are_shown_before_the_source_has_listed_everything(bench, caplog):
     bench.agent.tell(failure())
     assert bench.turn() == []
     assert bench.report()["source_errors"] == AWAY

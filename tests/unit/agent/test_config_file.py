@@ -68,7 +68,7 @@ def test_a_change_between_reading_and_watching_is_noticed(file, changed):
         assert changed.wait(SECONDS)
 
 
-def test_the_same_content_anew_or_no_file_at_all_is_no_change(tmp_path, changed):
+def test_the_same_content_again_or_no_file_at_all_is_no_change(tmp_path, changed):
     path = tmp_path / "config.conf"
     path.write_text("v: 1")
     with config_watched(version(path), changed.set):
@@ -91,7 +91,7 @@ def test_the_thread_ends_with_the_agent_and_without_a_file_there_is_none(file, c
     assert not changed.is_set()
 
 
-def test_a_machine_that_cannot_watch_is_told_so(file, changed, monkeypatch):
+def test_a_machine_that_cannot_watch_gets_an_error(file, changed, monkeypatch):
     def fail(_path):
         raise OSError(24, "Too many open files")
 

@@ -146,7 +146,7 @@ def test_a_line_of_the_log_does_not_wait_for_ever_for_nodes_that_come(
     assert [shown["nodes"] for _, _, shown in logged(caplog)] == ["node-b (IPv4)"]
 
 
-def test_nodes_that_come_together_are_told_of_together(
+def test_nodes_that_come_together_are_reported_together(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ):
     bench.say(gone=(PODS,))

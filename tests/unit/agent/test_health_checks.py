@@ -50,7 +50,7 @@ def test_nothing_is_answered_before_the_first_sync(bench):
     assert bench.health_checks == check(1)
 
 
-def test_each_sync_counts_anew(served):
+def test_each_sync_starts_counting_again(served):
     served.say(endpoint_slice("web-1", terminating()))
     served.turn()
     assert served.health_checks == check(0)
@@ -89,7 +89,7 @@ def test_a_failed_sync_changes_nothing_until_it_is_repeated(served):
     assert served.health_checks == check(0)
 
 
-def test_a_port_in_use_is_told_once_at_the_service(clashing, caplog):
+def test_a_port_in_use_is_reported_once_at_the_service(clashing, caplog):
     key = ObjectKey(Kind.SERVICE, "default", "web")
     expected = Announcement(key, "FailedToStartServiceHealthcheck", NOTE)
     clashing.say(endpoint_slice("web-1"))

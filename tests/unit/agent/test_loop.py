@@ -132,7 +132,7 @@ def test_a_failed_write_is_repeated_as_a_comparison_with_growing_waits(served, c
     assert caplog.text.count("sync failed") == 2
 
 
-def test_after_a_success_the_waits_begin_anew(served):
+def test_after_a_success_the_waits_start_over(served):
     for _ in range(2):
         served.node.failures["apply default/web"] = [MAP_ERROR]
         served.say(OTHER_SLICE)
@@ -358,7 +358,7 @@ def test_a_thread_that_fails_ends_the_loop(served):
         served.agent.run()
 
 
-def test_running_ends_when_told_and_waits_in_between(bench):
+def test_running_ends_on_request_and_waits_in_between(bench):
     thread = threading.Thread(target=bench.agent.run)
     thread.start()
     bench.say(WEB, SLICE)

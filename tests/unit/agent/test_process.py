@@ -174,7 +174,7 @@ def test_health_checks_are_answered_from_a_manifest_on(node, settings):
     run_while(settings, act)
 
 
-def test_flows_are_told_at_the_socket_in_the_metrics_and_in_the_export(
+def test_flows_are_reported_at_the_socket_in_the_metrics_and_in_the_export(
     node, settings, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(pipeline, "KernelMap", Ring)
@@ -211,7 +211,7 @@ def announced(monkeypatch):
 
 
 @pytest.mark.parametrize("hard_fail", [False, True])
-def test_a_health_port_in_use_is_told_at_the_node(node, settings, announced, hard_fail):
+def test_a_health_port_in_use_is_reported_at_the_node(node, settings, announced, hard_fail):
     port = int(settings.healthz_bind_address.rpartition(":")[2])
     error = f"127.0.0.1:{port}: Address already in use"
 

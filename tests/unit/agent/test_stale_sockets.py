@@ -82,6 +82,6 @@ def test_a_look_that_failed_is_repeated_until_it_works_and_hinders_nothing(
     assert served.report()["in_sync"] is True
 
 
-def test_what_the_kernel_lacks_is_told(bench: Bench):
+def test_what_the_kernel_lacks_is_reported(bench: Bench):
     bench.agent.status.set_lacks({"ending UDP sockets": "not there: they stay"})
     assert bench.report()["kernel_lacks"] == {"ending UDP sockets": "not there: they stay"}

@@ -41,7 +41,7 @@ def test_starting_again_moves_a_deadline_and_ensuring_does_not(timers):
     assert not timers.is_started(Task.EXPIRE)
 
 
-def test_waits_double_up_to_a_limit_and_begin_anew():
+def test_waits_double_up_to_a_limit_and_start_over():
     backoff = Backoff(1, 5)
     assert [backoff.fail() for _ in range(4)] == [1, 2, 4, 5]
     backoff.reset()

@@ -70,7 +70,7 @@ def test_without_an_agent_the_environment_says_which_devices(node, monkeypatch, 
     assert (asked[0].pins, asked[0].cgroup) == (tmp_path, tmp_path)
 
 
-def test_what_the_agent_was_told_goes_before_the_environment(node, monkeypatch, tmp_path):
+def test_what_the_agent_was_given_goes_before_the_environment(node, monkeypatch, tmp_path):
     asked = node()
     node_ports = {"service-node-port-range": "20000-22767"}
     told = {"host-devices": ["eth7"], "cgroup-root": "/proc", **node_ports}

@@ -101,7 +101,7 @@ def test_the_query_socket_is_asked_where_there_is_one(tmp_path):
 
 
 @pytest.mark.parametrize(("total", "count"), [("0.5", 0), ("-3.25", 1), ("-1e-05", 1)])
-def test_changes_from_the_future_are_told(total, count):
+def test_changes_from_the_future_are_reported(total, count):
     assert len(list(check_triggers(f"# HELP x\n{SUM} {total}\nother 1\n"))) == count
 
 
@@ -122,7 +122,7 @@ def test_keys_that_cannot_be_read_are_a_warning():
     assert what == "cannot read the keys of tunnels, which stay as they were: keys: no such file"
 
 
-def test_xdp_is_told_for_each_uplink():
+def test_xdp_is_reported_for_each_uplink():
     native = {"name": "eth0", "mode": "native", "why": ""}
     none = {"name": "eth1", "mode": "", "why": "its driver does not support XDP"}
     assert list(check_xdp({"xdp": [native, none]})) == [
@@ -175,7 +175,7 @@ def test_nodes_that_do_not_answer_are_named_once_for_each_reason():
     ]
 
 
-def test_a_family_without_tunnels_is_told_of_once():
+def test_a_family_without_tunnels_is_reported_once():
     found = dsr(silent("a"), silent("b", "IPv6"), without={"IPv4": "no address"})
     assert [what.partition(":")[0] for _, what in found] == [
         "is masqueraded",

@@ -129,7 +129,7 @@ def test_a_name_may_begin_with_a_digit(text, name):
     assert str(parse_target(text).end.name) == name
 
 
-def test_a_backend_that_did_not_answer_lately_is_told(world):
+def test_a_backend_that_did_not_answer_lately_is_reported(world):
     ((number, _),) = world.maps["lb_names"].items()
     to_it: dict[str, Any] = {
         "service": int.from_bytes(number, byteorder),
@@ -174,7 +174,7 @@ def test_one_that_is_none_of_ours_has_a_status_of_its_own(world):
     assert (found["verdict"], found["agree"]) == ("passes", True)
 
 
-def test_a_kernel_that_differs_from_the_model_is_told_apart(world):
+def test_a_kernel_that_differs_from_the_model_is_distinguished(world):
     world.changes.set(endpoint_slice("web-1", endpoint("10.1.0.7")))
     world.changes.set(service("web", service_port(internal_policy=TrafficPolicy.LOCAL)))
     found = world.told("host", "default/web", status=3)
@@ -220,7 +220,7 @@ def test_without_an_agent_the_maps_alone_are_explained(alone):
         (("host", f"{VIP}:65536"), 2, "want a port from 1 to 65535"),
     ],
 )
-def test_what_cannot_be_explained_is_told_in_one_line(world, arguments, status, said):
+def test_what_cannot_be_explained_gives_one_line(world, arguments, status, said):
     text = world.explain(*arguments, status=status)
     assert said in text
     assert text.count("\n") == 1

@@ -104,7 +104,7 @@ def test_each_verdict_has_its_colour(verdict, colour):
     assert f"\x1b[{colour}m{verdict}" in FlowTable(None, colour=True)._coloured(verdict)
 
 
-def test_an_unknown_verdict_is_told_the_known_ones(run, some):
+def test_an_unknown_verdict_lists_the_known_ones(run, some):
     said = run("--verdict", "fail", status=1)
     assert "unknown value 'fail' (did you mean failed?)" in said
     for command in (main.commands["flows"], plugin):
@@ -273,7 +273,7 @@ def test_verdicts_have_colours_where_they_are_wanted(log):
         assert "source range" in plain
 
 
-def test_flows_that_are_missing_are_told():
+def test_flows_that_are_missing_are_reported():
     rows = list(FlowTable(40, colour=False).rows(LostFlows(lost=12)))
     assert rows == ["(12 flows are missing: they arrived faster than they could be shown)"]
     assert len(list(FlowTable(None, colour=False).rows(LostFlows(lost=12)))) == 2

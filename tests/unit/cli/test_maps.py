@@ -50,7 +50,7 @@ def test_the_view_of_a_service(maps):
     assert run("dump") == VIEW.read_text()
 
 
-def test_the_two_sets_are_told_apart_where_they_differ(maps):
+def test_the_two_sets_are_distinguished_where_they_differ(maps):
     here, everywhere = backends("10.1.0.1"), backends("10.1.0.1", "10.1.0.2")
     fill(
         maps,

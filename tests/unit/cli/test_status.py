@@ -289,14 +289,14 @@ def test_missing_pins_are_found_missing(tmp_path):
         command._loaded(Path(tmp_path))
 
 
-def test_what_is_left_to_another_proxy_is_told(node):
+def test_what_is_left_to_another_proxy_is_reported(node):
     node(selectors={"service-selector": "canary=yes"}, services_left_out=12)
     output = run()
     assert "  only Services selected by --service-selector 'canary=yes'\n" in output
     assert "  12 other Services are left to kube-proxy\n" in output
 
 
-def test_nodes_that_take_no_part_in_direct_server_return_are_told(node):
+def test_nodes_that_take_no_part_in_direct_server_return_are_reported(node):
     tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}, **NO_KEY}
     silent = [{"node": "b", "family": each, "why": "no answer"} for each in ("IPv4", "IPv6")]
     peers = {"asked": 4, "reachable": 2, "unreachable": silent}

@@ -150,7 +150,7 @@ def test_it_waits_until_nothing_stands_in_the_way(machine, monkeypatch):
     assert (len(pauses), machine.calls) == (3, [False])
 
 
-def test_it_waits_no_longer_than_told(machine):
+def test_it_waits_no_longer_than_asked(machine):
     machine.report |= {"in_sync": False}
     assert "not in sync" in run("--wait", "0.01", status=1)
     assert machine.calls == []

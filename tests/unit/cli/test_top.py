@@ -186,7 +186,7 @@ def test_json_is_one_sample(maps):
     assert len(shown["services"][1]["backends"]) == 2
 
 
-def test_a_wrong_interval_is_told_in_one_line(maps):
+def test_a_wrong_interval_gives_one_line(maps):
     done = CliRunner().invoke(main, ["top", "--interval", "0"])
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
 

@@ -162,7 +162,7 @@ def test_kube_proxys_gate_for_external_ips_is_obeyed(load):
     assert (settings.external_ips, ignored(warnings)) == (("serve",), [])
 
 
-def test_unknown_fields_and_those_without_effect_are_told(load):
+def test_unknown_fields_and_those_without_effect_are_reported(load):
     _, warnings = load(
         f"{HEAD}new: 1\niptables: {{masqueradeBit: 15, other: {{}}}}\n"
         "featureGates: {A: true}\nlogging: {vmodule: [{filePattern: a, verbosity: 1}]}\n"

@@ -43,7 +43,7 @@ def test_no_flag_is_a_setting_and_ignored():
 
 
 @pytest.mark.parametrize("name", sorted(IGNORED))
-def test_each_ignored_flag_is_told_once_with_its_reason(name):
+def test_each_ignored_flag_is_reported_once_with_its_reason(name):
     warnings: list[str] = []
     value = "ipvs" if name == "proxy-mode" else "?"
     assert translate({name: value, "attach": "tcx"}, warnings.append) == {"attach": "tcx"}

@@ -76,7 +76,7 @@ def test_what_kubernetes_accepts_is_accepted(text: str):
 
 
 @pytest.mark.parametrize(("text", "error"), BAD.items())
-def test_what_is_wrong_is_told_in_one_line(text: str, error: str):
+def test_what_is_wrong_gives_one_line(text: str, error: str):
     with pytest.raises(ValueError, match="want") as raised:
         parse_label_selector(text)
     assert error in str(raised.value)

@@ -304,7 +304,7 @@ def test_the_file_that_was_read_is_remembered_with_its_content(tmp_path):
         ("pod-interface-name-prefix", "veth", True),
     ],
 )
-def test_what_has_no_effect_is_told_unless_it_asks_for_nothing(name, value, is_told):
+def test_what_has_no_effect_is_reported_unless_it_asks_for_nothing(name, value, is_told):
     warnings: list[str] = []
     load_settings({**GIVEN, name: value}, {}, warnings.append)
     line = f"{name} has no effect: pods of this node are identified by their devices"

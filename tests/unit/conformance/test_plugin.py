@@ -164,7 +164,7 @@ def test_an_id_is_given_once(pytester, run):
     assert told(run()) == ["1-1: there are two rules of this id"]
 
 
-def test_a_misspelt_field_is_told(pytester, run):
+def test_a_misspelt_field_is_reported(pytester, run):
     write(pytester, RULE.replace("differs", "differ"), TESTS)
     result = run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -72,7 +72,7 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
         yield path, command
 
 
-def test_every_command_is_there_whose_help_tells_its_exit_status() -> None:
+def test_every_command_is_there_whose_help_reports_its_exit_status() -> None:
     found = {
         path
         for program, name in ((on_a_node, "ebpflb"), (of_the_cluster, "kubectl ebpflb"))

@@ -70,7 +70,7 @@ def test_an_api_server_that_is_down_is_one_line(tmp_path):
         Access(str(path)).get("/version")
 
 
-def test_what_rbac_forbids_is_told_in_its_words(access, objects):
+def test_what_rbac_forbids_is_reported_in_its_words(access, objects):
     objects.forbidden["/api/v1/nodes"] = 'nodes is forbidden: User "me" cannot list nodes'
     with pytest.raises(ForbiddenError, match='RBAC forbids it: User "me" cannot list nodes'):
         list(access.items("/api/v1/nodes"))

@@ -93,7 +93,7 @@ def test_impostors_alone_are_no_agents(access, objects):
         find_agents(access)
 
 
-def test_impostors_are_told_by_every_command_in_one_line(nodes):
+def test_impostors_are_one_line_in_every_command(nodes):
     nodes.add("a")
     nodes.objects.lists[PODS] += impostors()
     nodes.say("a", "flows", "")
@@ -120,7 +120,7 @@ def test_a_daemon_set_of_another_product_is_none_of_the_agents(access, objects):
     assert [each.node for each in find_agents(access).agents] == ["a"]
 
 
-def test_a_user_who_may_not_list_pods_is_told_what_helps(access, objects):
+def test_a_user_who_may_not_list_pods_gets_advice(access, objects):
     objects.forbidden[PODS] = 'pods is forbidden: User "me" cannot list resource "pods"'
     with pytest.raises(ClusterError, match=r'for agents: .*User "me".*--agent-namespace'):
         find_agents(access)

@@ -19,13 +19,13 @@ def ill(nodes, node, *findings):
     nodes.say(node, "doctor", {"healthy": False, "findings": list(findings)}, 1)
 
 
-def test_nothing_is_told_of_nodes_that_are_well(three):
+def test_nothing_is_reported_about_nodes_that_are_well(three):
     assert three.run("doctor", "-A").stdout == "\n0 errors, 0 warnings on 3 nodes\n"
     line = three.run("doctor", "-o", "wide").stdout.splitlines()[0]
     assert line == "ok       agent       all 3 nodes: 0.1.0 runs (pid 0)"
 
 
-def test_a_problem_of_several_nodes_is_told_once(three):
+def test_a_problem_of_several_nodes_is_reported_once(three):
     for node, device, count in (("a", "veth1", 4), ("c", "veth2", 5)):
         ill(three, node, finding("warning", f"{count} rules drop", "netfilter", device, "see them"))
     ill(three, "b", finding("error", "is broken"))

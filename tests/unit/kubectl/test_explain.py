@@ -163,7 +163,7 @@ def test_endpoints_are_not_left_out_under_policy_local(three):
     assert [each["nodes"] for each in found] == [["a", "c"], ["b"]]
 
 
-def test_nodes_that_choose_among_other_endpoints_are_told_apart(three):
+def test_nodes_that_choose_among_other_endpoints_are_distinguished(three):
     three.say("b", "explain", answered(frontend=CLUSTER, backends=[backend("10.3.0.1")]))
     found = json.loads(three.run("explain", "host", "web", "-o", "json").stdout)
     assert [each["nodes"] for each in found] == [["a", "c"], ["b"]]
@@ -186,7 +186,7 @@ def test_the_exit_status_is_the_gravest(three, said, status):
     three.run("explain", "curl", "web", status=status)
 
 
-def test_a_pod_that_is_not_there_or_has_no_node_could_not_be_told(three):
+def test_a_pod_that_is_not_there_or_has_no_node_could_not_be_reported(three):
     assert "not found" in three.run("explain", "nobody", "web", status=3).output
     three.objects.texts[POD] = json.dumps({"spec": {}})
     assert "is not scheduled yet" in three.run("explain", "curl", "web", status=3).output
@@ -202,7 +202,7 @@ def test_a_service_without_ports_has_no_answer(three, spec):
     assert done.stderr == "Error: Service default/web has no ports\n"
 
 
-def test_an_agent_that_cannot_tell_is_named(three):
+def test_an_agent_that_cannot_answer_is_named(three):
     three.fail("b", "explain", "Error: no Service default/wep (did you mean default/web?)")
     done = three.run("explain", "curl", "wep", status=3)
     assert done.stderr == "b: no Service default/wep (did you mean default/web?)\n"

@@ -29,7 +29,7 @@ def test_each_node_has_a_line(three):
     assert re.split(r"\s{2,}", b) == [*("b", "not in sync", "0.2.0", change, "8 no endpoint", used)]
 
 
-def test_a_node_that_is_not_served_fails_with_its_problems_told_once(three):
+def test_a_node_that_is_not_served_fails_with_its_problems_reported_once(three):
     for node in "bc":
         three.say(node, "status", status(healthy=False, problems=["hooks are missing"]), 1)
     lines = three.run("status", status=1).stdout.splitlines()

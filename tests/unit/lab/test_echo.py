@@ -73,7 +73,7 @@ def browse(port):
 
 @LOOPBACK
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_who_tells_both_ends_as_the_pod_sees_them(connect, port, host, kind):
+def test_who_reports_both_ends_as_the_pod_sees_them(connect, port, host, kind):
     sock = connect(host, kind)
     sock.send(b"who\n")
     assert json.loads(sock.recv(4096)) == {
@@ -116,7 +116,7 @@ def test_a_datagram_is_answered_from_the_address_that_was_asked(port):
     assert json.loads(answer)["local_address"] == "127.0.0.7"
 
 
-def test_an_unknown_command_is_told_and_the_connection_stays(connect):
+def test_an_unknown_command_is_reported_and_the_connection_stays(connect):
     sock = connect()
     sock.send(b"what\n")
     assert sock.recv(4096).startswith(b"error: ")

@@ -307,7 +307,7 @@ def test_a_run_reports_from_a_process_of_its_own():
     assert result.pods == {"a": result.ok}
 
 
-def test_the_exit_status_tells_of_failures():
+def test_the_exit_status_reports_failures():
     command = [
         sys.executable,
         "-I",

@@ -66,7 +66,7 @@ def test_a_recorded_process_is_the_labs_but_not_another_one_with_its_id(start, c
     assert own(cgroup(), {known.pid}, [other]) == set()
 
 
-def test_the_environment_tells_whose_a_process_is(start, cgroup):
+def test_the_environment_shows_whose_a_process_is(start, cgroup):
     ours = start(**{processes.MARKER: processes.marker("demo", "node1")})
     others = start(**{processes.MARKER: processes.marker("demo2", "node1")})
     plain = start(TEXT=f"{processes.MARKER}=demo/node1")

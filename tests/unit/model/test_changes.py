@@ -127,7 +127,7 @@ def test_a_removed_slice_takes_its_endpoints_along():
     assert changes.slices(WEB) == (endpoint_slice("web-2"),)
 
 
-def test_the_slices_of_all_services_are_told_also_of_unknown_ones():
+def test_the_slices_of_all_services_are_reported_also_of_unknown_ones():
     first, second = endpoint_slice(), endpoint_slice("web-2")
     changes = known(first, second)
     assert changes.all_slices() == [(WEB, (first, second))]
@@ -246,7 +246,7 @@ def test_the_loser_is_left_alone_while_the_winner_keeps_the_frontend():
     assert changes.take() == {SHOP}
 
 
-def test_all_losers_are_told():
+def test_all_losers_are_reported():
     bank = service("bank")
     changes = known(service(), shop("10.96.0.10"), bank)
     assert [(each.winner.name, each.loser.name) for each in changes.conflicts()] == [
@@ -366,7 +366,7 @@ def test_pods_and_namespaces_that_are_gone_opt_nobody_out():
     assert not changes.pod_sockets.tc_only
 
 
-def test_what_is_wrong_with_a_service_is_told_until_it_is_right_or_gone():
+def test_what_is_wrong_with_a_service_is_reported_until_it_is_right_or_gone():
     changes = Changes(NODE)
     changes.set(service("b", problems=("two", "three")))
     changes.set(service("a", problems=("one",)))
@@ -380,7 +380,7 @@ def test_what_is_wrong_with_a_service_is_told_until_it_is_right_or_gone():
 
 
 @pytest.mark.parametrize(("option", "told"), [(Dsr.OFF, 1), (Dsr.ANNOTATED, 0), (Dsr.ALL, 0)])
-def test_an_annotation_without_effect_is_told(option: Dsr, told: int):
+def test_an_annotation_without_effect_is_reported(option: Dsr, told: int):
     changes = Changes(NODE, defaults=Defaults(dsr=option))
     changes.set(service("web", dsr=True, problems=("one",)))
     changes.set(shop())

@@ -54,7 +54,7 @@ def test_of_one_age_and_name_the_first_namespace_gets_the_frontend():
     assert owner(known(aged("a", OLD), elsewhere)) == ServiceName("another", "a")
 
 
-def test_losers_are_told_by_their_age():
+def test_losers_are_reported_by_their_age():
     changes = known(aged("a", YOUNGEST), aged("b", YOUNG), aged("c", OLD))
     assert [each.loser for each in changes.conflicts()] == [B, A]
 
@@ -82,7 +82,7 @@ def test_the_oldest_loser_gets_the_frontend_when_the_winner_moves():
     assert changes.plan(A) == ()
 
 
-def test_a_service_that_was_created_anew_has_lost_its_age():
+def test_a_service_that_was_recreated_has_lost_its_age():
     changes = known(aged("b", OLD), aged("a", YOUNG))
     changes.set(aged("b", YOUNGEST))
     assert changes.take() == {A, B}
@@ -97,7 +97,7 @@ def test_a_service_that_turns_out_older_gets_the_frontend():
     assert owner(changes) == B
 
 
-def test_a_service_that_was_created_anew_and_is_alone_is_planned_alone():
+def test_a_service_that_was_recreated_and_is_alone_is_planned_alone():
     changes = known(aged("a", OLD), aged("b", OLD, "10.96.0.20"))
     changes.set(aged("a", YOUNG))
     assert changes.take() == {A}

@@ -120,7 +120,7 @@ def test_one_of_another_zone_or_node_by_hints():
         ((), "a", "some endpoints have none"),
     ],
 )
-def test_hints_that_do_not_count_are_told_with_the_reason(hints, zone, why):
+def test_hints_that_do_not_count_are_reported_with_the_reason(hints, zone, why):
     pair_of = endpoint("10.1.0.1", zone_hints=hints), endpoint("10.1.0.2", zone_hints=("a",))
     first, second = whys(*pair_of, zone=zone)
     told = f"+ready; its hints for zone a are ignored: {why}"

@@ -173,7 +173,7 @@ def test_any_name_is_read_as_it_was_written(name: str):
         ("dropped", "", "dropped"),
     ],
 )
-def test_the_event_and_the_end_tell_the_verdict(event: str, ended: str, verdict: str):
+def test_the_event_and_the_end_report_the_verdict(event: str, ended: str, verdict: str):
     assert verdict_of(event, ended, "TCP") == verdict
     assert verdict in VERDICTS
 

@@ -274,7 +274,7 @@ def test_all_are_masqueraded_but_those_whose_policy_promises_the_clients_address
     assert {each.type.value for each in frontends if each.masquerade} == masqueraded
 
 
-def test_nobody_is_masqueraded_without_being_told():
+def test_nobody_is_masqueraded_without_a_report():
     frontends = plan(service_port(**EXTERNAL), HERE, THERE)
     assert not any(each.masquerade for each in frontends)
 

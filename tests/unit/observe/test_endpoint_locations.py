@@ -54,7 +54,7 @@ def test_a_pod_that_takes_over_an_address_has_it(locations):
     assert locations[POD].pod == "default/new"
 
 
-def test_only_the_own_node_tells_the_own_zone(locations):
+def test_only_the_own_node_gives_the_own_zone(locations):
     note(locations, Node("node-b", zone="z2"), Node("node-a", zone="z1"))
     assert locations.own == EndpointLocation(node="node-a", zone="z1")
 

@@ -46,7 +46,7 @@ def test_a_change_that_waits_too_long_is_unhealthy_until_a_sync_succeeds(health,
     assert health.is_alive()
 
 
-def test_each_sync_is_told_with_its_time(clock):
+def test_each_sync_is_reported_with_its_time(clock):
     told: list[float] = []
     health = Health(("IPv4",), wall=lambda: clock.wall, on_sync=told.append)
     health.synced()

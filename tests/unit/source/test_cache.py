@@ -104,7 +104,7 @@ def test_the_first_list_is_all_new(services: Cache):
     assert len(services) == 2
 
 
-def test_another_list_tells_only_what_is_other(services: Cache):
+def test_another_list_reports_only_what_is_other(services: Cache):
     replace(services, WEB, SHOP, service_manifest("same"))
     found = replace(services, OTHER_WEB, service_manifest("same"), service_manifest("new"))
     other = service("web", service_port("10.96.0.99"))
@@ -126,7 +126,7 @@ def test_a_list_that_breaks_off_changes_nothing(services: Cache):
     assert replace(services, WEB) == NOTHING
 
 
-def test_a_change_is_told_once(services: Cache):
+def test_a_change_is_reported_once(services: Cache):
     replace(services, WEB)
     other = service("web", service_port("10.96.0.99"))
     assert change(services, bare(OTHER_WEB), deleted=False) == Difference(upserts=[other])
@@ -247,37 +247,37 @@ def test_a_slice_that_is_headless_in_another_list_is_removed(slices: Cache):
     assert len(slices) == 0
 
 
-def test_a_changed_slice_tells_what_triggered_it(slices: Cache):
+def test_a_changed_slice_reports_what_triggered_it(slices: Cache):
     replace(slices, slice_at("1970-01-01T00:00:10Z", "10.1.0.1"))
     found = change(slices, slice_at("1970-01-01T00:00:20Z", "10.1.0.2"), deleted=False)
     upsert = endpoint_slice("web-1", endpoint("10.1.0.2"))
     assert found == Difference(upserts=[upsert], triggers=[trigger(20.0)])
 
 
-def test_a_list_tells_no_triggers(slices: Cache):
+def test_a_list_reports_no_triggers(slices: Cache):
     found = replace(slices, slice_at("1970-01-01T00:00:10Z", "10.1.0.1"))
     assert found.triggers == []
 
 
-def test_a_slice_that_is_the_same_tells_no_trigger(slices: Cache):
+def test_a_slice_that_is_the_same_reports_no_trigger(slices: Cache):
     replace(slices, slice_at("1970-01-01T00:00:10Z", "10.1.0.1"))
     assert change(slices, slice_at("1970-01-01T00:00:20Z", "10.1.0.1"), deleted=False) == NOTHING
 
 
-def test_a_change_of_unknown_time_does_not_take_back_what_was_told(slices: Cache):
+def test_a_change_of_unknown_time_does_not_take_back_what_was_reported(slices: Cache):
     replace(slices, slice_at(None, "10.1.0.1"))
     found = change(slices, slice_at(None, "10.1.0.2"), deleted=False)
     assert len(found.upserts) == 1
     assert found.triggers == []
 
 
-def test_a_deleted_slice_takes_back_what_was_told(slices: Cache):
+def test_a_deleted_slice_takes_back_what_was_reported(slices: Cache):
     replace(slices, slice_manifest())
     found = change(slices, slice_at("1970-01-01T00:00:10Z", "10.1.0.1"), deleted=True)
     assert found == Difference(removals=[SLICE_KEY], triggers=[trigger(None)])
 
 
-def test_a_slice_that_is_missing_in_a_list_takes_back_what_was_told(slices: Cache):
+def test_a_slice_that_is_missing_in_a_list_takes_back_what_was_reported(slices: Cache):
     replace(slices, slice_manifest())
     assert replace(slices) == Difference(removals=[SLICE_KEY], triggers=[trigger(None)])
 

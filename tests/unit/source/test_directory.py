@@ -77,7 +77,7 @@ def test_only_the_file_that_changed_is_parsed_again(start, tmp_path: Path, parse
     assert parsed == ["a.yaml", "b.json", "b.json"]
 
 
-def test_following_anew_parses_only_what_may_differ(start, tmp_path: Path, parsed: list[str]):
+def test_following_again_parses_only_what_may_differ(start, tmp_path: Path, parsed: list[str]):
     write_manifests(tmp_path / "a.yaml", service_manifest())
     write_manifests(tmp_path / "target", slice_manifest())
     events = start(tmp_path)
@@ -112,7 +112,7 @@ def test_a_deleted_file_takes_its_objects_along(start, tmp_path: Path):
 
 
 @pytest.mark.parametrize("leaves", ["is deleted", "is renamed to a backup"])
-def test_a_file_that_is_made_anew_was_never_missing(
+def test_a_file_that_is_recreated_was_never_missing(
     start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
 ):
     monkeypatch.setattr(directory, "_PAUSE", 10)
@@ -144,7 +144,7 @@ def test_a_file_that_does_not_come_again_is_gone(start, tmp_path: Path):
     assert not any(event.upserts for event in seen)
 
 
-def test_a_file_that_is_being_made_anew_is_waited_for(tmp_path: Path):
+def test_a_file_that_is_being_recreated_is_waited_for(tmp_path: Path):
     path = write_manifests(tmp_path / "web.yaml", service_manifest())
     events: queue.Queue[SourceEvent] = queue.Queue()
     source = DirectorySource(tmp_path, events.put)
@@ -221,7 +221,7 @@ def test_a_deleted_broken_file_is_no_error_any_more(start, tmp_path: Path):
     assert events.next() == SourceEvent((), (), {}, initial=False)
 
 
-def test_errors_are_told_when_they_change(start, tmp_path: Path):
+def test_errors_are_reported_when_they_change(start, tmp_path: Path):
     write_manifests(tmp_path / "web.yaml", BROKEN)
     events = start(tmp_path)
     events.next()

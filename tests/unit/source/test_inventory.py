@@ -23,7 +23,7 @@ def test_new_objects_are_upserts_in_the_order_of_files():
     assert inventory.take() == ((), ())
 
 
-def test_only_what_differs_is_told():
+def test_only_what_differs_is_reported():
     inventory = Inventory()
     inventory.put("a.yaml", holding(OLD, node()))
     inventory.take()
@@ -33,7 +33,7 @@ def test_only_what_differs_is_told():
     assert inventory.take() == ((), (KEY,))
 
 
-def test_what_comes_and_goes_in_between_is_not_told():
+def test_what_comes_and_goes_in_between_is_not_reported():
     inventory = Inventory()
     inventory.put("a.yaml", holding(OLD))
     inventory.put("a.yaml", {})

@@ -200,7 +200,7 @@ def test_a_node_that_was_not_listed_yet_is_not_missing(manual: ManualSource):
     assert manual.last().errors == {}
 
 
-def test_errors_before_the_first_event_are_told_without_objects(manual: ManualSource):
+def test_errors_before_the_first_event_are_reported_without_objects(manual: ManualSource):
     manual.listed(Kind.SERVICE, WEB)
     manual.source.report(Kind.NODE, "may not list nodes")
     early = manual.last()
@@ -289,7 +289,7 @@ def test_uids_are_of_the_kind_that_is_asked_for(manual: ManualSource):
     assert manual.source.uid(NODE_KEY) == ""
 
 
-def test_nothing_is_told_after_the_stop(manual: ManualSource):
+def test_nothing_is_reported_after_the_stop(manual: ManualSource):
     manual.list_all()
     manual.source.stop()
     manual.source.change(Kind.SERVICE, item(service_manifest("shop")), deleted=False)

@@ -76,7 +76,7 @@ def test_of_one_object_given_twice_the_last_counts():
     assert found != service()
 
 
-def test_remarks_tell_what_does_not_count():
+def test_remarks_report_what_does_not_count():
     unlabelled = slice_manifest()
     unlabelled["metadata"]["labels"] = {}
     documents: list[Manifest] = [

@@ -112,7 +112,7 @@ def _name(found: Item) -> str:
     return found.known.name
 
 
-def test_everything_is_listed_by_pages_and_told_at_once(play: Play):
+def test_everything_is_listed_by_pages_and_reported_at_once(play: Play):
     played = play(
         page(thing("a"), thing("b"), version="7", rest="token"),
         page(version="7", rest="token-2"),
@@ -144,7 +144,7 @@ def test_the_follower_is_called_from_one_thread_that_is_named_after_the_resource
     assert played.notes.threads == {"ebpflb-things"}
 
 
-def test_events_are_told_one_by_one(play: Play):
+def test_events_are_reported_one_by_one(play: Play):
     played = play(
         page(thing("a"), version="7"),
         [
@@ -192,7 +192,7 @@ def test_a_broken_watch_goes_on_where_it_broke_and_is_no_error_yet(play: Play):
     assert len(played.waits) == 1
 
 
-def test_a_list_that_fails_between_two_pages_tells_nothing_and_starts_over(play: Play):
+def test_a_list_that_fails_between_two_pages_reports_nothing_and_starts_over(play: Play):
     played = play(
         page(thing("a"), version="7", rest="token"),
         AWAY,
@@ -225,7 +225,7 @@ def test_a_forgotten_version_leads_to_a_new_list_and_is_no_error(play: Play, gon
     assert len(played.waits) == 1
 
 
-def test_another_error_in_a_watch_is_told_and_the_watch_goes_on(play: Play):
+def test_another_error_in_a_watch_is_reported_and_the_watch_goes_on(play: Play):
     error = event("ERROR", {"kind": "Status", "code": 500, "message": "etcd is away"})
     played = play(page(version="7"), [event("ADDED", thing("a", "8")), error], [])
     line = "error: cannot watch things.example.com: etcd is away"
@@ -240,7 +240,7 @@ def test_an_error_is_taken_back_once(play: Play):
     assert played.said == [line, line, "recovered", "all: "]
 
 
-def test_a_watch_that_cannot_begin_is_told_until_it_does(play: Play):
+def test_a_watch_that_cannot_begin_is_reported_until_it_does(play: Play):
     played = play(page(version="7"), AWAY, AWAY, [], [])
     assert played.said == ["all: ", "error: away", "error: away", "recovered"]
     assert played.versions == [None, "7", "7", "7", "7"]
@@ -269,7 +269,7 @@ NAMELESS = b'{"type": "DELETED", "object": {"metadata": {"a": ,}}}'
 NO_JSON = b"<html>"
 
 
-def test_an_object_that_is_no_json_is_told_by_its_name_and_the_version_goes_on(play: Play):
+def test_an_object_that_is_no_json_is_known_by_its_name_and_the_version_goes_on(play: Play):
     played = play(LIST_WITH_BROKEN, [BROKEN, event("ADDED", thing("c", "10"))], [])
     assert played.said == ["all: a", "is b", "is c"]
     assert played.versions == [None, "7", "10"]
@@ -358,7 +358,7 @@ class Stopping(Script):
             self.over.set()
 
 
-def test_nothing_is_told_of_a_watch_once_it_is_stopped():
+def test_nothing_is_reported_about_a_watch_once_it_is_stopped():
     script, notes = Stopping(page(version="7")), Notes()
     reflector = Reflector(script, THINGS, notes)
     script.stop = reflector.stop
@@ -374,5 +374,5 @@ def test_a_server_that_lacks_what_is_optional_has_none_of_it(play: Play):
     assert optional.versions == [None, "7", None]
 
 
-def test_a_server_that_lacks_what_is_needed_is_told(play: Play):
+def test_a_server_that_lacks_what_is_needed_is_reported(play: Play):
     assert play(MissingError("no such thing")).said == ["error: no such thing"]

@@ -29,10 +29,10 @@ def test_the_annotation_is_a_time_in_seconds(annotation: str, seconds: float):
 
 
 @pytest.mark.parametrize("annotation", [None, "", "yesterday", 10, "1970-01-01T00:00:10"])
-def test_what_is_no_time_with_a_zone_tells_nothing(annotation: object):
+def test_what_is_no_time_with_a_zone_reports_nothing(annotation: object):
     assert annotated(annotation) is None
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}, {"annotations": 3}, 3])
-def test_a_slice_without_annotations_tells_nothing(metadata: object):
+def test_a_slice_without_annotations_reports_nothing(metadata: object):
     assert triggered(metadata) is None

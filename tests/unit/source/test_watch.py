@@ -163,7 +163,7 @@ def test_a_new_directory_inside_is_none_of_ours(watch: Watch, home: Path):
 
 
 @pytest.mark.parametrize("lost", [flags.Q_OVERFLOW, flags.UNMOUNT])
-def test_lost_events_mean_anew(watch: Watch, monkeypatch: pytest.MonkeyPatch, lost: int):
+def test_lost_events_mean_starting_over(watch: Watch, monkeypatch: pytest.MonkeyPatch, lost: int):
     number = -1 if lost == flags.Q_OVERFLOW else next(iter(watch._watches))
     monkeypatch.setattr(INotify, "read", lambda *_, **__: [Event(number, lost, 0, "")])
     assert watch.read() == Touched(compare_all=True)
@@ -174,14 +174,14 @@ def test_events_of_watches_given_up_are_ignored(watch: Watch):
     assert watch.read() == NOTHING
 
 
-def test_a_directory_that_is_replaced_means_anew(watch: Watch, home: Path):
+def test_a_directory_that_is_replaced_means_starting_over(watch: Watch, home: Path):
     (home / "web.yaml").unlink()
     (home.parent / "other").mkdir()
     (home.parent / "other").rename(home)
     assert watch.read() == Touched(missing={"web.yaml"}, compare_all=True)
 
 
-def test_a_directory_that_moves_away_means_anew(watch: Watch, home: Path):
+def test_a_directory_that_moves_away_means_starting_over(watch: Watch, home: Path):
     home.rename(home.parent / "elsewhere")
     assert watch.read() == Touched(compare_all=True)
     with pytest.raises(FileNotFoundError):
@@ -234,7 +234,7 @@ def test_a_directory_that_may_only_be_passed_is_not_watched(
         assert watch.read() == changed("web.yaml")
 
 
-def test_a_lack_of_watches_is_told(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_lack_of_watches_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch):
     def add_watch(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -166,7 +166,7 @@ def test_links_in_a_circle_lead_nowhere(tmp_path: Path):
 # One file instead of a directory
 
 
-def test_a_single_file_is_followed_anew_when_it_changes(home: Path, file_watch: Watch):
+def test_a_single_file_is_followed_again_when_it_changes(home: Path, file_watch: Watch):
     assert file_watch.follow() == ["web.yaml"]
     assert file_watch.path_of("web.yaml") == str(home / "web.yaml")
     (home / "shop.yaml").write_text("none of ours")
@@ -195,7 +195,7 @@ def test_a_single_file_may_go_and_come_again(home: Path, file_watch: Watch):
     assert file_watch.follow() == ["web.yaml"]
 
 
-def test_a_single_file_that_is_renamed_is_followed_anew(home: Path, file_watch: Watch):
+def test_a_single_file_that_is_renamed_is_followed_again(home: Path, file_watch: Watch):
     (home / "web.yaml").rename(home / "web.yaml.bak")
     assert file_watch.read() == Touched(compare_all=True)
 

@@ -215,7 +215,7 @@ def test_a_client_may_close_its_end_after_its_request(serve):
     assert len(read(client)) > len(LARGE.body)
 
 
-def test_a_client_that_closes_its_end_in_the_middle_is_told(serve):
+def test_a_client_that_closes_its_end_in_the_middle_is_reported(serve):
     client = serve().connect(HALF)
     client.shutdown(socket.SHUT_WR)
     assert read(client).startswith(b"HTTP/1.1 400 ")

@@ -136,7 +136,7 @@ def test_without_a_timeout_the_built_in_one_counts():
     assert timeouts(settings) == Timeouts(tcp_established=50, tcp_close_wait=50)
 
 
-def test_the_programs_are_told_which_records_to_make():
+def test_the_programs_know_which_records_to_make():
     ended = FlowEvent.LB_FLOW_END, FlowEvent.LB_FLOW_REFUSED, FlowEvent.LB_FLOW_DROPPED
     assert flow_records(SETTINGS) == ({*ended}, 1, 1000)
     settings = replace(SETTINGS, flow_events=("start", "dropped"), flow_sample=10, flow_rate=0)

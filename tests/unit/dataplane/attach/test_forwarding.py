@@ -72,7 +72,7 @@ def test_legacy_rules_are_read_again_when_their_layout_has_changed(monkeypatch):
     assert chains.engine() == PolicyEngine("Calico", "chain cali-FORWARD of table filter")
 
 
-def test_a_kernel_that_does_not_tell_is_asked_again(monkeypatch):
+def test_a_kernel_that_does_not_answer_is_asked_again(monkeypatch):
     def refuse(_):
         raise PermissionError
 

@@ -13,5 +13,5 @@ def test_a_clock_that_nothing_synchronises_is_a_note():
     assert severities(PLL | UNSYNCHRONISED) == ["note"]
 
 
-def test_the_kernel_tells_its_status():
+def test_the_kernel_reports_its_status():
     assert 0 <= kernel_status() < 1 << 16

@@ -62,7 +62,7 @@ def test_ours_is_to_be_first_at_ingress_and_last_at_egress(direction, programs, 
         (Interface(4, "eth0"), False),
     ],
 )
-def test_an_uplink_that_is_left_out_is_told(interface, is_told):
+def test_an_uplink_that_is_left_out_is_reported(interface, is_told):
     addresses = [InterfaceAddress(each, Family.IPV4, NODE, 24) for each in (2, 4)]
     served = {4: Device(4, "eth0", DeviceKind.LB_DEVICE_HOST, True, True)}
     network = NetworkState(served, {}, {}, {"up0": "a port"})
@@ -73,7 +73,7 @@ def test_an_uplink_that_is_left_out_is_told(interface, is_told):
     ] * is_told
 
 
-def test_every_device_is_told_with_its_kind_and_why():
+def test_every_device_is_reported_with_its_kind_and_why():
     kinds = (HOST, *[DeviceKind.LB_DEVICE_WORKLOAD] * 4)
     served = {
         n: Device(n, f"dev{n}", kind, True, True, why="a reason") for n, kind in enumerate(kinds)

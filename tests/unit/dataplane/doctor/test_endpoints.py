@@ -36,7 +36,7 @@ def test_endpoints_with_a_way_are_fine():
     assert found.severity is Severity.OK
 
 
-def test_each_trouble_is_told_with_its_endpoints():
+def test_each_trouble_is_reported_with_its_endpoints():
     found = checked(POD, LOST, BEHIND, OTHER_VIP)
     assert {each.severity for each in found} == {Severity.WARNING}
     assert {each.where: each.what for each in found} == {

@@ -70,7 +70,7 @@ def test_another_layout_and_missing_maps_are_errors(root):
     assert found(root)[0] == ("error", str(root / "99-8"), what)
 
 
-def test_what_else_lies_there_is_told(root):
+def test_what_else_lies_there_is_reported(root):
     make(root, f"{LAYOUT_VERSION}-5")
     make(root, f"{LAYOUT_VERSION}-8", complete=False)
     (root / "theirs").touch()

@@ -26,7 +26,7 @@ def test_a_hook_without_ours_is_an_error():
     assert note == ("note", "guard runs before ours at connect6")
 
 
-def test_programs_of_others_are_told_with_their_hooks_and_side():
+def test_programs_of_others_are_reported_with_their_hooks_and_side():
     assert found(lb_connect4=[UNKNOWN, OURS, CILIUM]) == [
         ("note", "guard runs before ours at connect4"),
         ("warning", "cil_sock4_conne of Cilium runs after ours at connect4"),

@@ -51,7 +51,7 @@ def test_what_is_behind_a_host_device_is_elsewhere(node):
 
 
 @pytest.mark.parametrize("cookie", [COOKIE, 78])
-def test_behind_a_bridge_the_namespace_tells(node, monkeypatch, cookie):
+def test_behind_a_bridge_the_namespace_decides(node, monkeypatch, cookie):
     monkeypatch.setattr(hooks, "visit_others", lambda look: look())
     monkeypatch.setattr(hooks, "own_cookie", lambda: cookie)
     monkeypatch.setattr(hooks, "read_addresses", lambda _: [FakeAddress()])
@@ -70,7 +70,7 @@ def test_an_address_that_nobody_here_has_is_elsewhere(node, monkeypatch):
     assert found_at(node, BRIDGED).kind is ClientKind.OUTSIDE
 
 
-def test_namespaces_that_cannot_be_entered_are_told_in_one_line(node, monkeypatch):
+def test_namespaces_that_cannot_be_entered_give_one_line(node, monkeypatch):
     def refuse(_):
         raise PermissionError(1, "Operation not permitted")
 

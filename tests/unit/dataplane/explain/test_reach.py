@@ -64,7 +64,7 @@ def test_udp_without_an_answer_may_be_one_way():
     assert not last_failures([flow(FlowEnd.LB_END_NO_ANSWER, proto=Protocol.UDP)])
 
 
-def test_a_connection_that_stays_unanswered_is_told():
+def test_a_connection_that_stays_unanswered_is_reported():
     opening = {"backend": "10.1.0.1", "backend_port": 8080, "state": "opening"}
     place, said = "10.1.0.1", "has not accepted this client's connection for 9 s"
     assert unanswered([{**opening, "age": 9.2}]) == {(place, 8080): said}

@@ -75,7 +75,7 @@ def kernel() -> Kernel:
         ),
     ],
 )
-def test_open_masqueraded_flows_of_services_that_are_gone_are_told(
+def test_open_masqueraded_flows_of_services_that_are_gone_are_reported(
     kernel, table, protocol, fields, is_told
 ):
     kernel.flow(table, protocol=protocol, **fields)
@@ -83,7 +83,7 @@ def test_open_masqueraded_flows_of_services_that_are_gone_are_told(
     assert kernel.told == [Reply(protocol, POD, 80, NODE, 2000)] * is_told
 
 
-def test_they_are_told_again_before_they_are_forgotten_and_as_long_as_they_last(kernel):
+def test_they_are_reported_again_before_they_are_forgotten_and_as_long_as_they_last(kernel):
     kernel.flow("lb_conntrack")
     kernel.claims.claim({GONE}.__contains__)
     kernel.step()
@@ -110,7 +110,7 @@ def test_a_new_agent_looks_at_once(kernel):
     assert len(kernel.told) == 1
 
 
-def test_a_kernel_that_refuses_is_told_about_once(kernel, caplog):
+def test_a_kernel_that_refuses_is_reported_once(kernel, caplog):
     kernel.flow("lb_conntrack")
     kernel.flow("lb_ct_stream", 2001, UDP)
     kernel.failure = PermissionError(1, "Operation not permitted")

@@ -31,7 +31,7 @@ def reply(packets: int) -> LbConntrack:
 @pytest.mark.parametrize(
     ("answers", "end"), [(1, FlowEnd.LB_END_TIMED_OUT), (0, FlowEnd.LB_END_NO_ANSWER)]
 )
-def test_both_directions_tell_the_same_of_their_flow(answers, end):
+def test_both_directions_report_the_same_of_their_flow(answers, end):
     one, other = bytes(original()), bytes(reply(answers))
     record = end_record(bytes(KEY), one, other, 9)
     assert record == end_record(bytes(ANSWER), other, one, 9)
@@ -49,7 +49,7 @@ def test_both_directions_tell_the_same_of_their_flow(answers, end):
     [{"state": CtState.LB_CT_ENDED}, {"flags": 0}, {"hook": Hook.LB_HOOK_RESERVED}],
     ids=["told of before", "not sampled", "no flow"],
 )
-def test_nothing_is_told_of_others(changes):
+def test_nothing_is_reported_about_others(changes):
     assert end_record(bytes(KEY), bytes(original(**changes)), None, 9) is None
 
 

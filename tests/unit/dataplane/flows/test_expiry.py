@@ -247,7 +247,7 @@ def test_the_port_of_a_frontend_that_a_flow_names_is_not_unused():
     assert flows.expiry.step().unused == ports
 
 
-def test_after_an_error_a_pass_begins_anew(monkeypatch: pytest.MonkeyPatch):
+def test_after_an_error_a_pass_starts_over(monkeypatch: pytest.MonkeyPatch):
     flows = Flows(budget=2)
     flows.add(1)
 
@@ -277,7 +277,7 @@ def test_no_maps_but_those_of_flows_are_written():
     ],
     ids=["as asked", "nobody wants ends", "not sampled"],
 )
-def test_the_end_of_what_expired_is_told_once(events: int, flags: int, told: list[FlowEnd]):
+def test_the_end_of_what_expired_is_reported_once(events: int, flags: int, told: list[FlowEnd]):
     flows = Flows()
     settings = LbSettings(tcp_established_timeout=ESTABLISHED_TIME, flow_events=events)
     flows.maps["lb_settings"].update(bytes(4), bytes(settings))
@@ -289,7 +289,7 @@ def test_the_end_of_what_expired_is_told_once(events: int, flags: int, told: lis
     assert flows.told_at(ESTABLISHED_TIME + 2) == []
 
 
-def test_a_connection_without_an_answer_is_told_long_before_it_expires():
+def test_a_connection_without_an_answer_is_reported_long_before_it_expires():
     flows = Flows(now=100, budget=2)
     short = ("lb_ct_short", "lb_ct_short")
     for port, began in ((1, 101), (2, 110)):
@@ -315,21 +315,21 @@ def test_a_connection_without_an_answer_is_told_long_before_it_expires():
     ],
     ids=["a SYN ACK", "an ACK", "established", "UDP", "not sampled"],
 )
-def test_nothing_is_told_early_of_other_flows(changes: dict[str, Any]):
+def test_nothing_is_reported_early_about_other_flows(changes: dict[str, Any]):
     flows = Flows(now=100)
     flow: dict[str, Any] = {"state": SYN, "seen": (101, 0), "flags": SAMPLED}
     flows.add(1, **flow | changes)
     assert flows.told_at(118) == []
 
 
-def test_an_agent_tells_late_of_connections_that_are_older_than_itself():
+def test_an_agent_reports_late_connections_that_are_older_than_itself():
     flows = Flows(now=100)
     flows.add(1, state=SYN, seen=(84, 0), flags=SAMPLED)
     assert flows.told_at(105) == []
     assert flows.told_at(85 + OPENING_TIME) == [(1, FlowEnd.LB_END_NO_ANSWER)]
 
 
-def test_an_error_keeps_no_connection_without_an_answer_from_being_told(
+def test_an_error_keeps_no_connection_without_an_answer_from_being_reported(
     monkeypatch: pytest.MonkeyPatch,
 ):
     flows = Flows(now=100)

@@ -91,7 +91,7 @@ def test_another_version_or_size_is_not_readable():
 
 
 @given(st.binary(min_size=ctypes.sizeof(LbFlowRecord), max_size=ctypes.sizeof(LbFlowRecord)))
-def test_whatever_a_record_holds_it_can_be_told(content):
+def test_whatever_a_record_holds_it_can_be_reported(content):
     flow = decode(bytes([FLOW_RECORD_VERSION]) + content[1:])
     assert flow.verdict in ("forwarded", "refused", "dropped")
     assert flow.seconds is None or flow.seconds >= 0

@@ -167,7 +167,7 @@ def test_what_is_served_does_not_count_reservations():
     assert read_frontends(kernel.maps) == []
 
 
-def test_when_the_kernel_does_not_tell_it_is_said_once_and_nothing_is_lost(caplog):
+def test_when_the_kernel_does_not_report_it_is_said_once_and_nothing_is_lost(caplog):
     kernel = Kernel([tcp(1500)], [tcp(1501)])
     kernel.reservations.renew(ADDRESSES)
     kernel.fails = True
@@ -217,7 +217,7 @@ def run_to_the_end(kernel: Kernel) -> int:
     return steps
 
 
-def test_connections_and_associations_are_told_apart():
+def test_connections_and_associations_are_distinguished():
     kernel = Kernel([tcp(1500), sctp(1501)])
     kernel.reservations.renew(ADDRESSES)
     kernel.datagrams = [[sctp(1501)]]

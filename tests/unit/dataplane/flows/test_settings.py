@@ -33,7 +33,7 @@ def test_a_range_of_all_addresses_is_none():
     assert written("0.0.0.0/0", "::/0") == LbServiceNets()
 
 
-def test_what_has_no_room_is_told_and_the_others_are_written():
+def test_what_has_no_room_is_reported_and_the_others_are_written():
     nets = memory_maps()["lb_service_nets"]
     ranges = [f"10.{2 * number}.0.0/16" for number in range(9)]
     assert write_service_nets(nets, ["fd00::/112", *ranges]) == ["10.16.0.0/16"]

@@ -134,7 +134,7 @@ def test_what_is_no_whole_flow_is_left_out(body):
     assert reply_of(body) is None
 
 
-def test_all_flows_of_a_dump_are_told(monkeypatch, tmp_path):
+def test_all_flows_of_a_dump_are_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(ctnetlink, "_COUNT", counted(tmp_path, "2\n"))
     monkeypatch.setattr(ctnetlink, "Netlink", FakeNetlink)
     expected = RECORDED[recorded.TCP_4], RECORDED[recorded.UDP_6]
@@ -219,7 +219,7 @@ def taking(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "flow", [each for each in RECORDED.values() if each], ids=lambda flow: f"{flow.port}"
 )
-def test_a_flow_is_told_as_the_kernel_tells_it(taking, flow):
+def test_a_flow_is_reported_as_the_kernel_reports_it(taking, flow):
     kernel = taking()
     assert add_flows([flow], 150) == 1
     (body,) = kernel.told
@@ -240,7 +240,7 @@ def test_flows_that_another_one_is_in_the_way_of_are_left_out(taking):
         add_flows([FLOW], 150)
 
 
-def test_where_nothing_is_tracked_nothing_is_told(monkeypatch, tmp_path):
+def test_where_nothing_is_tracked_nothing_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(ctnetlink, "_COUNT", counted(tmp_path, None))
     monkeypatch.setattr(ctnetlink, "Netlink", None)
     assert add_flows([FLOW], 150) == 0

@@ -127,14 +127,14 @@ def test_questions_come_from_the_nodes_present_address(asked4: Asked):
 
 
 @pytest.mark.parametrize("elsewhere", ["192.0.2.1", "2001:db8::1"])
-def test_an_address_that_the_node_does_not_have_is_told_until_it_has_it(elsewhere: str):
+def test_an_address_that_the_node_does_not_have_is_reported_until_it_has_it(elsewhere: str):
     own = parse_address(elsewhere)
     with asked_in(Family.IPV6 if ":" in elsewhere else Family.IPV4) as asked:
         assert asked.ask(own=own) == os.strerror(errno.EADDRNOTAVAIL)
         assert asked.ask() == ""
 
 
-def test_a_family_without_an_address_is_told(asked4: Asked):
+def test_a_family_without_an_address_is_reported(asked4: Asked):
     asked4.ask()
     why = asked4.asking.ask(None, asked4.address, NONCE)
     assert why == "this node has no IPv4 address"
@@ -142,7 +142,7 @@ def test_a_family_without_an_address_is_told(asked4: Asked):
     assert asked4.ask() == ""
 
 
-def test_what_cannot_be_sent_is_told(asked4: Asked):
+def test_what_cannot_be_sent_is_reported(asked4: Asked):
     broadcast = parse_address("255.255.255.255")
     assert asked4.asking.ask(OWN[Family.IPV4], broadcast, NONCE) == os.strerror(errno.EACCES)
 

@@ -20,7 +20,7 @@ def test_a_failed_call_without_a_path_names_the_errno():
     assert caught.value.errno == EBADF
 
 
-def test_proc_is_told_by_its_number():
+def test_proc_is_known_by_its_number():
     assert libc.filesystem_type(Path("/proc")) == 0x9FA0
 
 

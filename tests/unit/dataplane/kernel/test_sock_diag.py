@@ -29,7 +29,7 @@ def find(diag: SockDiag, made: socket.socket) -> UdpSocket | None:
 
 
 @pytest.mark.parametrize(("family", "address"), FAMILIES)
-def test_a_connected_socket_is_found_and_told_that_it_has_ended(family: int, address: str):
+def test_a_connected_socket_is_found_and_learns_that_it_has_ended(family: int, address: str):
     with socket.socket(family, socket.SOCK_DGRAM) as made, SockDiag() as diag:
         made.settimeout(1)
         made.connect((address, PORT))
@@ -84,7 +84,7 @@ def test_a_socket_with_another_cookie_is_left_alone():
         assert made.send(b"x") == 1
 
 
-def test_a_visit_ends_when_it_is_told_to():
+def test_a_visit_ends_on_request():
     visits = []
 
     def visit() -> bool:

@@ -216,7 +216,7 @@ def test_tables_that_iptables_cannot_read_are_named():
 
 
 @pytest.mark.parametrize(("policy", "warned"), [("DROP", True), ("ACCEPT", False)])
-def test_a_table_that_drops_what_is_forwarded_is_told(policy, warned):
+def test_a_table_that_drops_what_is_forwarded_is_reported(policy, warned):
     found = plan(f":FORWARD {policy} [0:0]", ":KUBE-FORWARD - [0:0]", name="filter")
     assert found is not None
     assert found.drops_forwarded == warned

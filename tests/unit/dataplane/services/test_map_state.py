@@ -7,7 +7,7 @@ from tests.unit.dataplane.world import SIZES
 LAST = (1 << 32) - 1
 
 
-def test_service_ids_begin_anew_after_the_last_and_pass_over_those_in_use():
+def test_service_ids_start_over_after_the_last_and_pass_over_those_in_use():
     state = MapState(memory_maps(SIZES))
     state.add_port(named("web"), identity=1)
     state.skip_identities(LAST - 1)

@@ -23,7 +23,7 @@ def test_only_what_differs_is_written_and_only_when_flushed():
     ]
 
 
-def test_a_copy_is_read_anew():
+def test_a_copy_is_read_again():
     maps = memory_maps({"lb_slots": 4})
     slots = Mirror(maps["lb_slots"])
     assert slots.is_blank

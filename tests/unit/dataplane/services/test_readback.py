@@ -39,7 +39,7 @@ BROKEN: dict[str, Callable[[World], None]] = {
 
 
 @pytest.mark.parametrize("damage", BROKEN.values(), ids=BROKEN)
-def test_a_frontend_that_is_not_whole_is_written_anew(damage: Callable[[World], None]):
+def test_a_frontend_that_is_not_whole_is_written_again(damage: Callable[[World], None]):
     world = World()
     world.change(DESIRED)
     world.watch.inspect = lambda: None

@@ -107,7 +107,7 @@ def test_what_is_left_from_before_a_restart_goes_after_it(world: World):
 
 
 @pytest.mark.parametrize("damage", [0, 1], ids=["all are gone", "one is gone"])
-def test_ranges_that_are_not_whole_are_written_anew(world: World, damage: int):
+def test_ranges_that_are_not_whole_are_written_again(world: World, damage: int):
     world.change(by_service(limited(BOTH)))
     world.watch.inspect = lambda: None
     keys = [each for each, _ in world.maps["lb_src_ranges"].items()]
@@ -132,7 +132,7 @@ def test_ranges_that_do_not_fit_change_nothing():
     assert world.sync.apply(by_service(limited(ONE))) == {}
 
 
-def test_ids_begin_anew_after_the_last_and_pass_over_those_in_use():
+def test_ids_start_over_after_the_last_and_pass_over_those_in_use():
     sets = SourceRanges(memory_maps()["lb_src_ranges"])
     first = sets.take(ONE)
     sets.write([first])

@@ -118,7 +118,7 @@ def test_without_a_file_there_is_no_key(target: BpfMap):
     assert (written(target), keys.sent, keys.count) == (2 * NO_KEY, NO_KEY, 0)
 
 
-def test_nobody_tells_them(target: BpfMap, path: Path, caplog: pytest.LogCaptureFixture):
+def test_nobody_reports_them(target: BpfMap, path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
     keys = TunnelKeys(path)
     for text in (f"{FIRST}\n{SECOND}", f"{FIRST}0\n{SECOND}"):

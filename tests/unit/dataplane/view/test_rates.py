@@ -70,7 +70,7 @@ def test_frontends_add_up_and_one_that_is_gone_takes_nothing_away():
     assert rate(before, both).connections == 2
 
 
-def test_counters_that_began_anew_count_from_zero():
+def test_counters_that_started_over_count_from_zero():
     before, after = (
         ServiceTraffic({FRONTEND: Counts(50)}, {}),
         ServiceTraffic({FRONTEND: Counts(4)}, {}),
@@ -113,7 +113,7 @@ def test_backends_are_compared_within_their_family():
     assert (found.largest_share, found.even_share, found.troubles) == (0.5, 0.5, ())
 
 
-def test_a_backend_that_gets_nothing_is_told():
+def test_a_backend_that_gets_nothing_is_reported():
     before = {ONE: backend(), TWO: backend()}
     after = {ONE: backend(got(20)), TWO: backend()}
     assert of_backends(before, after).troubles == ("10.1.0.2 gets nothing",)
@@ -121,7 +121,7 @@ def test_a_backend_that_gets_nothing_is_told():
     assert of_backends(before, few).troubles == ()
 
 
-def test_a_new_backend_that_long_connections_starve_is_told():
+def test_a_new_backend_that_long_connections_starve_is_reported():
     after = {ONE: backend(got(100), active=40), TWO: backend(got(1), active=1)}
     found = of_backends(after, after)
     assert found.troubles == ("10.1.0.2 starved",)
@@ -143,7 +143,7 @@ def test_a_new_backend_that_long_connections_starve_is_told():
         pytest.param(40, [], Counts(), "new pod 10.1.0.2 idle", id="never one of many"),
     ],
 )
-def test_a_backend_that_never_had_a_connection_is_told(old, others, new, trouble):
+def test_a_backend_that_never_had_a_connection_is_reported(old, others, new, trouble):
     after = {ONE: backend(got(old), active=old), TWO: backend(new), SIX: backend()}
     found = of_backends(after, after)
     assert found.troubles == ((trouble,) if trouble else ())
@@ -160,7 +160,7 @@ def gone(active, *, removed=True) -> BackendTraffic:
     return backend(got(active), active=active, offered=False, removed=removed)
 
 
-def test_connections_on_removed_pods_are_told_with_the_new_ones_that_have_none():
+def test_connections_on_removed_pods_are_reported_with_the_new_ones_that_have_none():
     new, newer = (BackendKey(f"10.1.0.{n}", 8080) for n in (3, 4))
     after = {ONE: gone(12), TWO: gone(12), new: backend(), newer: backend()}
     assert of_backends(after, after).troubles == (
@@ -184,7 +184,7 @@ def test_connections_on_removed_pods_are_told_with_the_new_ones_that_have_none()
         pytest.param(gone(0), 0, (), id="no connections at all"),
     ],
 )
-def test_connections_on_removed_pods_are_told_if_they_are_at_least_half(old, others, troubles):
+def test_connections_on_removed_pods_are_reported_if_they_are_at_least_half(old, others, troubles):
     after = {ONE: old, TWO: backend(got(others), active=others)}
     assert of_backends(after, after).troubles == troubles
 
@@ -215,7 +215,7 @@ def test_a_backend_that_takes_nothing_new_is_not_starved():
         pytest.param(Counts(9, failed=9), Protocol.UDP, True, id="UDP that fails"),
     ],
 )
-def test_a_backend_that_answers_nobody_is_told(counts, protocol, trouble):
+def test_a_backend_that_answers_nobody_is_reported(counts, protocol, trouble):
     name = WEB._replace(protocol=protocol)
     found = rate(
         ServiceTraffic({}, {ONE: backend()}), ServiceTraffic({}, {ONE: backend(counts)}), name
@@ -223,14 +223,14 @@ def test_a_backend_that_answers_nobody_is_told(counts, protocol, trouble):
     assert found.troubles == (("10.1.0.1 answers nobody",) if trouble else ())
 
 
-def test_a_backend_that_refuses_every_connection_is_told():
+def test_a_backend_that_refuses_every_connection_is_reported():
     refused = ServiceTraffic({}, {ONE: backend(got(3, failed=3))})
     assert rate(ServiceTraffic({}, {}), refused).troubles == ("10.1.0.1 refuses connections",)
     with_an_old_one = ServiceTraffic({}, {ONE: backend(got(3, failed=3, reply_bytes=1))})
     assert rate(ServiceTraffic({}, {}), with_an_old_one).troubles == ()
 
 
-def test_a_backend_that_hangs_is_told_where_others_answer():
+def test_a_backend_that_hangs_is_reported_if_others_answer():
     before = {ONE: backend(), TWO: backend()}
     asked = Counts(3, original_packets=9, original_bytes=30, reply_packets=6)
     answers = Counts(3, original_packets=9, original_bytes=30, reply_packets=6, reply_bytes=9)
@@ -240,7 +240,7 @@ def test_a_backend_that_hangs_is_told_where_others_answer():
     assert of_backends(before, one_way).troubles == ()
 
 
-def test_a_service_without_endpoints_is_told():
+def test_a_service_without_endpoints_is_reported():
     assert of_backends({}, {}).troubles == ("no endpoint",)
     assert of_backends({}, {}, no_local=True).troubles == ("no local endpoint",)
     draining = {ONE: backend(active=1, offered=False)}
@@ -319,6 +319,6 @@ def test_a_backend_with_flows_that_is_offered_no_more_is_seen(maps, sync):
         ),
     ],
 )
-def test_missing_local_endpoints_are_told(maps, sync, wanted, no_local):
+def test_missing_local_endpoints_are_reported(maps, sync, wanted, no_local):
     sync.resync(by_service(replace(wanted, service=named("web"))))
     assert seen(maps).no_local is no_local

@@ -86,7 +86,7 @@ def test_times_are_right_within_a_tenth(traffic):
     assert "seconds" not in Tally().plain()
 
 
-def test_history_tells_what_went_wrong_when(traffic, clock):
+def test_history_reports_what_went_wrong_when(traffic, clock):
     traffic.add(of_node("node1", flow()))
     clock.now += 40
     traffic.add(of_node("node1", failed()))

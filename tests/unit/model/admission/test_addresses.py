@@ -203,7 +203,7 @@ def test_what_a_service_loses_goes_to_the_next_one():
     assert (served(changes), served(changes, WEB)) == (set(), {NODE_IP})
 
 
-def test_a_service_that_is_gone_or_asks_no_more_is_told_nothing():
+def test_a_service_that_is_gone_or_asks_no_more_gets_nothing():
     changes = told(CIDRS, asking("10.96.0.7"))
     changes.set(service("thief"))
     changes.take()

@@ -72,7 +72,7 @@ def test_a_line_that_is_larger_than_a_file_gets_one_for_itself(tmp_path):
     assert contents(tmp_path) == {"flows": "c\n", "flows.1": "b" * 20 + "\n", "flows.2": "a\n"}
 
 
-def test_a_file_that_somebody_moved_is_begun_anew(tmp_path):
+def test_a_file_that_somebody_moved_is_started_over(tmp_path):
     file = RotatedFile(tmp_path / "flows", 100, 2)
     file.write([b"a\n"])
     (tmp_path / "flows").rename(tmp_path / "moved")
@@ -139,7 +139,7 @@ def test_a_full_disk_is_one_line_and_what_it_cost_is_counted(caplog):
     assert caplog.records[-1].message == "exporting flow records again"
 
 
-def test_what_was_overwritten_before_is_told_and_counted():
+def test_what_was_overwritten_before_is_reported_and_counted():
     sink = Full()
     sink.room = True
     history, export = exporting(sink, size=2)

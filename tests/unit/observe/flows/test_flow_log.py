@@ -58,7 +58,7 @@ def told(log, raw):
     return json.loads(log.line(3, log.history.since(0).records[-1]))
 
 
-def test_a_connection_is_told_with_everybodys_name(log):
+def test_a_connection_is_shown_with_all_names(log):
     flow = told(log, record())
     backend = {"address": "10.1.0.1", "port": 8080, "pod": "default/web-a"}
     backend.update(node=OTHER_NODE, zone="z1", local=False)
@@ -95,12 +95,12 @@ def test_a_refusal_has_a_reason_and_nothing_that_it_cannot_have(log):
     assert not flow.keys() & {"backend", "ended", "seconds", "bytes", "packets", "rtt_seconds"}
 
 
-def test_a_client_without_an_address_yet_is_not_told(log):
+def test_a_client_without_an_address_yet_is_not_reported(log):
     flow = told(log, refused(client=LbAddr(), client_port=0))
     assert "client" not in flow
 
 
-def test_what_belongs_to_no_service_is_told_without_names(log):
+def test_what_belongs_to_no_service_is_reported_without_names(log):
     flow = told(log, refused(service=0, client="fd00::1", frontend="fd00::2"))
     assert (flow["family"], flow["client"]) == ("IPv6", {"address": "fd00::1", "port": 40000})
     assert not flow.keys() & {"service", "policy"}
@@ -116,7 +116,7 @@ def test_names_are_those_of_the_time_of_the_record_or_the_last_ones(log, changes
     assert told(log, record())["service"] == {"namespace": "default", "name": "web"}
 
 
-def test_pods_of_this_node_are_told_with_what_made_them_also_when_they_are_gone(log, changes):
+def test_pods_of_this_node_are_reported_with_what_made_them_also_when_they_are_gone(log, changes):
     job = Pod("jobs", "backup-1", (address("10.1.0.7"),), workload="CronJob/backup")
     here = Pod("default", "web-a", (address("10.1.0.1"),), workload="Deployment/web")
     changes.set(job)

@@ -21,7 +21,7 @@ def test_records_are_numbered_as_they_come():
     assert history.since(2).end == 3
 
 
-def test_the_oldest_go_and_who_comes_late_is_told_how_many():
+def test_the_oldest_go_and_who_comes_late_learns_how_many():
     history = filled(3, *"abcde")
     assert history.since(0) == NumberedRecords(2, list("cde"), 2)
     assert history.since(4) == NumberedRecords(4, ["e"], 0)

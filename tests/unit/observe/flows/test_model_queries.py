@@ -33,7 +33,7 @@ def ask(changes, start, *rest):
     return json.loads(reply.body)
 
 
-def test_a_service_is_told_by_its_name(changes):
+def test_a_service_is_known_by_its_name(changes):
     told = ask(changes, "services", "default", "web")
     assert (told["namespace"], told["name"]) == ("default", "web")
     assert [each["address"] for each in told["ports"][0]["endpoints"]] == ["10.1.0.5"]
@@ -46,7 +46,7 @@ def test_an_unknown_service_is_answered_with_names_like_it(changes):
     assert "default/web" in str(caught.value)
 
 
-def test_a_frontend_is_told_by_its_address(changes):
+def test_a_frontend_is_known_by_its_address(changes):
     assert ask(changes, "frontends", CLUSTER_IP, "80", "TCP") == {
         "namespace": "default",
         "name": "web",
@@ -63,7 +63,7 @@ def test_a_question_that_is_none_is_refused(changes, path):
         ask(changes, "services", *path[:1])
 
 
-def test_nothing_is_told_before_all_objects_were_read():
+def test_nothing_is_reported_before_all_objects_were_read():
     with pytest.raises(EbpflbError, match="has not read all objects yet"):
         ask(None, "services", "default", "web")
 

@@ -78,7 +78,7 @@ def test_a_flood_does_not_keep_the_thread():
     assert 0 < len(taken) < 100
 
 
-def test_a_ring_that_cannot_be_read_is_told_once(caplog):
+def test_a_ring_that_cannot_be_read_is_reported_once(caplog):
     error = MapError("lb_flows", "reading", 5)
     taken: list[bytes] = []
     ring = reading(error, error, [b"a"])
@@ -90,7 +90,7 @@ def test_a_ring_that_cannot_be_read_is_told_once(caplog):
     assert told.message.startswith("cannot read flow records: map lb_flows: reading failed: ")
 
 
-def test_the_thread_ends_when_it_is_told():
+def test_the_thread_ends_on_request():
     taken: list[bytes] = []
     ring = reading([b"a"])
     reader = RingReader(lambda: {"lb_flows": ring}, taken.extend)

@@ -58,7 +58,7 @@ def test_an_address_belongs_to_its_next_pod_at_once(ports, changes):
         assert ports.look_up(7, Protocol.TCP).endpoints[POD].pod == "default/b"
 
 
-def test_an_id_that_was_given_anew_is_the_new_port(ports, in_kernel):
+def test_an_id_that_was_given_again_is_the_new_port(ports, in_kernel):
     ports.look_up(7, Protocol.TCP)
     in_kernel[7] = pack_name(port_name(service="shop"))
     found = ports.look_up(7, Protocol.TCP)

@@ -106,7 +106,7 @@ def test_filters(queries, some, parameters, found):
         ({"services": "default/web"}, "unknown parameter 'services' (did you mean service"),
     ],
 )
-def test_what_cannot_be_meant_is_told(queries, parameters, text):
+def test_what_cannot_be_meant_is_reported(queries, parameters, text):
     with pytest.raises(HttpQueryError) as caught:
         ask(queries, **parameters)
     assert str(caught.value).startswith(text)

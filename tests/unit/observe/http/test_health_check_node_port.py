@@ -164,7 +164,7 @@ def test_two_services_may_swap_their_ports(served, port):
     assert json.loads(get(port)[2])["service"]["name"] == "api"
 
 
-def test_a_port_in_use_is_told_and_tried_again_at_the_next_sync(served, port):
+def test_a_port_in_use_is_reported_and_tried_again_at_the_next_sync(served, port):
     served.addresses = {Family.IPV4: ["127.0.0.2", "127.0.0.1"]}
     with socket.create_server(("127.0.0.1", port)):
         expected = {WEB: f"127.0.0.1:{port}: Address already in use"}
@@ -185,7 +185,7 @@ def test_a_port_in_use_does_not_hold_up_other_services(served, port):
     assert get(port)[0] == 200
 
 
-def test_addresses_that_cannot_be_read_are_told(served, port, monkeypatch):
+def test_addresses_that_cannot_be_read_are_reported(served, port, monkeypatch):
     def fail():
         raise ProbeError("netlink failed")
 
@@ -209,7 +209,7 @@ def test_a_node_without_a_chosen_address_listens_once_it_has_one(served, port):
 
 
 @pytest.mark.parametrize("request_line", [b"\x16\x03\x01\x02", b"GET /"])
-def test_what_is_no_request_is_told_so(served, port, request_line):
+def test_what_is_no_request_gets_an_error(served, port, request_line):
     served.show(port)
     assert raw(port, request_line + b"\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 

@@ -94,7 +94,7 @@ def test_only_root_may_ask(serve, path):
         ("/v1/maps", 500, "map lb_names: lookup failed"),
     ],
 )
-def test_what_cannot_be_answered_is_told_in_one_line(serve, path, target, status, text):
+def test_what_cannot_be_answered_gives_one_line(serve, path, target, status, text):
     def wrong(_):
         raise HttpQueryError("no such thing")
 
@@ -229,7 +229,7 @@ def test_a_question_without_a_path_is_a_bad_one(serve, path, caplog):
     assert not caplog.records
 
 
-def test_what_is_no_socket_is_left_alone_and_told_once(serve, path, caplog):
+def test_what_is_no_socket_is_left_alone_and_reported_once(serve, path, caplog):
     path.parent.mkdir()
     path.write_text("precious")
     serve(retry=0.01)
@@ -243,7 +243,7 @@ def test_what_is_no_socket_is_left_alone_and_told_once(serve, path, caplog):
     wait_until(lambda: "answering queries" in caplog.text)
 
 
-def test_a_directory_that_cannot_be_made_is_told_and_nothing_else_happens(
+def test_a_directory_that_cannot_be_made_is_reported_and_nothing_else_happens(
     http_server, tmp_path, caplog
 ):
     (tmp_path / "file").write_text("")

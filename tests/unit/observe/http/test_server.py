@@ -110,7 +110,7 @@ def test_an_address_that_is_taken_is_tried_again(serve, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
-def test_an_address_that_is_taken_is_told_once(serve):
+def test_an_address_that_is_taken_is_reported_once(serve):
     told: list[str] = []
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):

@@ -71,7 +71,7 @@ def test_a_counter_that_was_missing_for_a_while_counts_once():
     assert total(sums) == (4,)
 
 
-def test_a_counter_that_begins_anew_adds_to_what_it_had():
+def test_a_counter_that_starts_over_adds_to_what_it_had():
     sums: Sums = RunningSums()
     add(sums, "one", 0, 3)
     add(sums, "one", 5, 3)
@@ -80,7 +80,7 @@ def test_a_counter_that_begins_anew_adds_to_what_it_had():
     assert total(sums) == (8,)
 
 
-def test_a_group_that_is_forgotten_begins_anew():
+def test_a_group_that_is_forgotten_starts_over():
     sums: Sums = RunningSums()
     add(sums, "one", 7, 3)
     assert sums.length == 8

@@ -210,7 +210,7 @@ def test_a_refusal_names_verb_and_resource_in_one_line(
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-def test_an_api_server_that_is_too_old_is_told(api: Api, server: ApiServer, verb: str):
+def test_an_api_server_that_is_too_old_is_reported(api: Api, server: ApiServer, verb: str):
     server.answers.append(answer({"kind": "Status", "message": "no such thing"}, 404))
     text = "the API server does not have things: Kubernetes 1.21 or newer is needed (no such thing)"
     with pytest.raises(MissingError) as caught:
