@@ -13,7 +13,7 @@ from ebpflb.errors import EbpflbError, MapError
 from ebpflb.log import fields
 from ebpflb.model.address import family_of
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.plan import Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName
@@ -78,7 +78,7 @@ def _ejected(frontends: Sequence[Frontend]) -> int:
                 *frontend.local.backends,
                 *frontend.others.backends,
             )
-            if backend.standing in (Standing.TRIAL, Standing.EJECTED)
+            if backend.ejection in (EjectionState.TRIAL, EjectionState.EJECTED)
         }
     )
 

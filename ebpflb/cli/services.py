@@ -134,14 +134,14 @@ def _plain_choice(
 
 
 def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
-    address, port, is_local, is_terminating, standing = found.backend[:5]
+    address, port, is_local, is_terminating, ejection = found.backend[:5]
     return {
         "address": format_address(address),
         "port": port,
         "local": is_local,
         "terminating": is_terminating,
         "usable": found.usable,
-        "standing": standing.word,
+        "ejection": ejection.word,
         "tunnel_to": _tunnel_to(found) if has_dsr else "",
         "active": found.active,
         "connections": found.counts.connections,
@@ -244,13 +244,13 @@ def _backend_rows(
 def _backend_row(
     frontend: "FrontendInForce", found: "BackendInUse", source: str
 ) -> tuple[object, ...]:
-    address, port, is_local, is_terminating, standing = found.backend[:5]
+    address, port, is_local, is_terminating, ejection = found.backend[:5]
     state = ["local" if is_local else "remote"]
     if frontend.frontend.dsr and found.tunnel_to and source in ("all", "elsewhere"):
         state.append(f"tunnel to {_tunnel_to(found)}")
     state += ["terminating"] if is_terminating else []
-    if standing.is_left_out:
-        state.append(standing.shown)
+    if ejection.is_left_out:
+        state.append(ejection.shown)
     elif not found.usable:
         state.append("unusable")
     counts = found.active, found.counts.connections, found.counts.failed

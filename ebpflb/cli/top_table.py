@@ -12,7 +12,7 @@ import click
 from ebpflb.cli.render import folded, visible
 from ebpflb.config.values import near, socket_address
 from ebpflb.errors import ConfigError
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import BackendRate, ServiceRate
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def name_of(service: ServiceRate) -> str:
 def _state(backend: BackendRate) -> str:
     state = "local" if backend.local else "remote"
     if backend.is_left_out:
-        return f"{state}, {Standing[backend.standing.upper()].shown}"
+        return f"{state}, {EjectionState.of(backend.ejection).shown}"
     if not backend.offered:
         return f"{state}, {going(backend)}"
     return f"{state}, terminating" if backend.terminating else state

@@ -108,8 +108,8 @@ class _FormSums:
     def backends(self) -> Iterator[tuple[BackendAddress, Sequence[float], BackendState]]:
         """Those of the form, and those with a state of their own, which may be the same."""
         rows = zip(*self.columns, strict=True) if self.columns else iter([])
-        for place, terminating, standing in self.form.backends:
-            state = BackendState(terminating=terminating, standing=standing)
+        for place, terminating, ejection in self.form.backends:
+            state = BackendState(terminating=terminating, ejection=ejection)
             yield place, next(rows, _NOTHING), state
         for place, (sums, state) in self.more.items():
             yield place, sums, state
@@ -156,7 +156,7 @@ def _backends(found: Iterable[_FormSums]) -> Iterator[BackendRate]:
             every[place] = list(map(add, before, sums)), _as_both_see(seen, state)
     for place, (sums, state) in sorted(every.items()):
         known: dict[str, Any] = dict(zip(BACKEND_SUMS, sums, strict=True))
-        known |= state._asdict() | {"standing": state.standing.word}
+        known |= state._asdict() | {"ejection": state.ejection.word}
         yield BackendRate(*place, **known, share=None)
 
 
@@ -174,7 +174,7 @@ def _as_both_see(one: BackendState, other: BackendState) -> BackendState:
         local=one.local or other.local,
         terminating=one.terminating or other.terminating,
         offered=one.offered or other.offered,
-        standing=max(one.standing, other.standing),
+        ejection=max(one.ejection, other.ejection),
         trouble=one.trouble or other.trouble,
         removed=one.removed and other.removed,
         pod=one.pod or other.pod,

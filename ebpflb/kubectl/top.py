@@ -82,7 +82,7 @@ def _show(services: list[ServiceRate], output: Output, *, backends: bool, every:
 def _state(backend: BackendRate) -> str:
     """Without `local` and `remote`, which differ between nodes."""
     if backend.is_left_out:
-        return backend.standing
+        return backend.ejection
     if backend.offered:
         return "terminating" if backend.terminating else ""
     return going(backend)

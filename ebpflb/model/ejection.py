@@ -31,7 +31,7 @@ MOST_WITNESSES = 3
 MOST_ON_TRIAL = 2
 
 
-class Standing(IntEnum):
+class EjectionState(IntEnum):
     """An endpoint as the dataplane sees it. WATCHED: its failures are counted."""
 
     UNWATCHED = 0
@@ -42,6 +42,11 @@ class Standing(IntEnum):
     # Enum's own is slower, and backends are hashed by the thousand.
     __hash__ = int.__hash__
 
+    @classmethod
+    def of(cls, word: str) -> "EjectionState":
+        """KeyError for an unknown word."""
+        return cls[word.upper()]
+
     @property
     def word(self) -> str:
         """For programs."""
@@ -50,17 +55,17 @@ class Standing(IntEnum):
     @property
     def shown(self) -> str:
         """For people."""
-        return "on trial" if self is Standing.TRIAL else self.word
+        return "on trial" if self is EjectionState.TRIAL else self.word
 
     @property
     def is_left_out(self) -> bool:
         """Whether it gets no new connections, or only one."""
-        return self >= Standing.TRIAL
+        return self >= EjectionState.TRIAL
 
 
-STANDINGS = tuple(each.word for each in Standing)
+EJECTION_STATES = tuple(each.word for each in EjectionState)
 """In ascending order: when nodes differ, the last one is shown."""
-LEFT_OUT = tuple(each.word for each in Standing if each.is_left_out)
+LEFT_OUT = tuple(each.word for each in EjectionState if each.is_left_out)
 
 
 class Place(NamedTuple):
@@ -103,15 +108,15 @@ class PortWatch(NamedTuple):
     ejected: tuple[Place, ...] = ()
     on_trial: frozenset[Place] = frozenset()
 
-    def standings(self, usable: Sequence[Place]) -> Mapping[Place, Standing]:
+    def states(self, usable: Sequence[Place]) -> Mapping[Place, EjectionState]:
         """For the usable endpoints of some clients; leaves out those that are only watched.
 
         Never ejects more than half: none of one, one of two or three.
         """
         ejected = [place for place in self.ejected if place in usable][: _most(usable)]
         return {
-            **dict.fromkeys(self.on_trial.intersection(usable), Standing.TRIAL),
-            **dict.fromkeys(ejected, Standing.EJECTED),
+            **dict.fromkeys(self.on_trial.intersection(usable), EjectionState.TRIAL),
+            **dict.fromkeys(ejected, EjectionState.EJECTED),
         }
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.model.address import Address, family_of, format_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import NO_WATCH, PortWatch, Standing
+from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, place_of
@@ -65,14 +65,16 @@ def judge(
         EndpointVerdict(each, each in chosen, explain(each, endpoints, node) if is_used else unused)
         for each in endpoints
     )
-    standings = watch.standings(list(map(place_of, chosen)))
-    return tuple(_judge_again(each, standings.get(place_of(each.endpoint))) for each in verdicts)
+    ejection_states = watch.states(list(map(place_of, chosen)))
+    return tuple(
+        _judge_again(each, ejection_states.get(place_of(each.endpoint))) for each in verdicts
+    )
 
 
-def _judge_again(verdict: EndpointVerdict, standing: Standing | None) -> EndpointVerdict:
-    if standing is None:
+def _judge_again(verdict: EndpointVerdict, ejection: EjectionState | None) -> EndpointVerdict:
+    if ejection is None:
         return verdict
-    if standing is Standing.EJECTED:
+    if ejection is EjectionState.EJECTED:
         why = f"{verdict.why}, but ejected: connections to it from this node have failed"
         return EndpointVerdict(verdict.endpoint, is_candidate=False, why=why)
     why = f"{verdict.why}, but on trial: it gets a single connection, whose result decides"
@@ -231,7 +233,7 @@ def _choice(choice: Choice, policy: TrafficPolicy) -> Plain:
                 "port": each.port,
                 "local": each.local,
                 "terminating": each.terminating,
-                "standing": each.standing.word,
+                "ejection": each.ejection.word,
             }
             for each in choice.backends
         ],
@@ -275,7 +277,7 @@ def _choice_differences(clients: str, kernel: Choice, model: Choice) -> Iterator
 
 def _backend(backend: Backend) -> str:
     state = f"{', terminating' * backend.terminating}{' of this node' * backend.local}"
-    state += f", {backend.standing.shown}" if backend.standing else ""
+    state += f", {backend.ejection.shown}" if backend.ejection else ""
     return f"{format_address(backend.address)} port {backend.port}{state}"
 
 

@@ -216,7 +216,7 @@ class BackendRate:
     """One backend. Connections, failed and bytes are per second.
 
     share: of the Service's new connections in this address family; if there were none, of the
-    active ones; None if there were none either. standing: one of STANDINGS.
+    active ones; None if there were none either. ejection: one of EJECTION_STATES.
     removed: no longer an endpoint that serves, but still has connections. pod: NAMESPACE/NAME, ""
     if unknown.
     """
@@ -233,7 +233,7 @@ class BackendRate:
     reply_bytes: float
     share: float | None
     trouble: str
-    standing: str
+    ejection: str
     removed: bool = False
     pod: str = ""
 
@@ -245,7 +245,7 @@ class BackendRate:
     @property
     def is_left_out(self) -> bool:
         """Whether it is ejected, or on trial."""
-        return self.standing in LEFT_OUT
+        return self.ejection in LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ebpflb.model.address import WILDCARD, Address, Protocol
-from ebpflb.model.ejection import NO_WATCH, Place, PortWatch, Standing
+from ebpflb.model.ejection import NO_WATCH, EjectionState, Place, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.service import (
@@ -66,7 +66,7 @@ class Backend(NamedTuple):
     port: int
     local: bool
     terminating: bool
-    standing: Standing = Standing.UNWATCHED
+    ejection: EjectionState = EjectionState.UNWATCHED
     node: str | None = None
 
 
@@ -264,18 +264,18 @@ def _choice(
     endpoints: Sequence[PortEndpoint], has_any: bool, node: Node, watch: PortWatch
 ) -> tuple[Choice, list[Backend]]:
     """The choice, and the endpoints left out of it because they are ejected."""
-    usual = Standing(watch.is_on)
+    usual = EjectionState(watch.is_on)
     backends = sorted(_backend(each, node, usual) for each in endpoints)
     left_out = []
     if watch.ejected or watch.on_trial:
         places = [Place(*each[:2]) for each in backends]
-        standings = watch.standings(places)
+        ejection_states = watch.states(places)
         backends = [
-            each._replace(standing=standings.get(place, usual))
+            each._replace(ejection=ejection_states.get(place, usual))
             for each, place in zip(backends, places, strict=True)
         ]
-        left_out = [each for each in backends if each.standing is Standing.EJECTED]
-        backends = [each for each in backends if each.standing is not Standing.EJECTED]
+        left_out = [each for each in backends if each.ejection is EjectionState.EJECTED]
+        backends = [each for each in backends if each.ejection is not EjectionState.EJECTED]
     drop = has_any and not backends
     return Choice(tuple(backends), IfEmpty.DROP if drop else IfEmpty.REFUSE), left_out
 
@@ -285,11 +285,11 @@ def place_of(endpoint: PortEndpoint) -> Place:
 
 
 def _backend(
-    endpoint: PortEndpoint, node: Node, standing: Standing = Standing.UNWATCHED
+    endpoint: PortEndpoint, node: Node, ejection: EjectionState = EjectionState.UNWATCHED
 ) -> Backend:
     target = endpoint.endpoint
     local = target.node_name == node.name
     if target.node_name is None:
         local = target.address in node.addresses
     where = None if local else target.node_name
-    return Backend(target.address, endpoint.port, local, target.terminating, standing, where)
+    return Backend(target.address, endpoint.port, local, target.terminating, ejection, where)

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from ebpflb.cli.compact import Count
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import ON_REMOVED, BackendRate, ServiceRate
 
 SUMS = (
@@ -42,11 +42,11 @@ class BackendAddress(NamedTuple):
 
 
 class BackendForm(NamedTuple):
-    """A backend that takes new connections. standing: not one that is left out."""
+    """A backend that takes new connections. ejection: not one that is left out."""
 
     place: BackendAddress
     terminating: bool
-    standing: Standing
+    ejection: EjectionState
 
 
 class PortForm(NamedTuple):
@@ -62,7 +62,7 @@ class BackendState(NamedTuple):
     local: bool = False
     terminating: bool = False
     offered: bool = True
-    standing: Standing = Standing.UNWATCHED
+    ejection: EjectionState = EjectionState.UNWATCHED
     trouble: str = ""
     removed: bool = False
     pod: str = ""
@@ -108,7 +108,7 @@ def _row(service: ServiceRate, seconds: float) -> PortRow:
     ordinary = sorted(filter(_is_ordinary, service.backends), key=_place)
     form = PortForm(
         PortName(service.namespace, service.service, service.port, service.protocol),
-        tuple(BackendForm(_place(each), each.terminating, _standing(each)) for each in ordinary),
+        tuple(BackendForm(_place(each), each.terminating, _ejection_of(each)) for each in ordinary),
     )
     nothing = (0,) * len(BACKEND_SUMS)
     rows = [
@@ -134,13 +134,13 @@ def _place(backend: BackendRate) -> BackendAddress:
     return BackendAddress(backend.address, backend.port)
 
 
-def _standing(backend: BackendRate) -> Standing:
-    return Standing[backend.standing.upper()]
+def _ejection_of(backend: BackendRate) -> EjectionState:
+    return EjectionState.of(backend.ejection)
 
 
 def _state(backend: BackendRate) -> BackendState:
     known = {name: getattr(backend, name) for name in BackendState._fields}
-    return BackendState(**known | {"standing": _standing(backend)})
+    return BackendState(**known | {"ejection": _ejection_of(backend)})
 
 
 def _is_ordinary(backend: BackendRate) -> bool:

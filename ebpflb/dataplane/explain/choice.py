@@ -32,7 +32,7 @@ from ebpflb.dataplane.layout.enums import (
     IfEmptyCode,
     SettingFlag,
 )
-from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketAddress, standing_of
+from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketAddress, ejection_of
 from ebpflb.dataplane.view.snapshot import decode_frontend
 from ebpflb.model.address import Address, Protocol, family_of, format_address, is_link_local
 from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
@@ -66,7 +66,7 @@ def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
 def _plan_backend(found: IndexedBackend) -> Backend:
     key, flags = backend_key(found.record), found.record.flags
     is_terminating = bool(flags & BackendFlag.LB_BACKEND_TERMINATING)
-    return Backend(key.address, key.port, _is_local(found), is_terminating, standing_of(flags))
+    return Backend(key.address, key.port, _is_local(found), is_terminating, ejection_of(flags))
 
 
 def _is_local(backend: IndexedBackend) -> bool:

@@ -13,7 +13,7 @@ from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.structs import packed_format
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
@@ -39,13 +39,13 @@ SERVING = int(enums.BackendFlag.LB_BACKEND_SERVING)
 WATCHED = int(enums.BackendFlag.LB_BACKEND_WATCHED)
 EJECTED = int(enums.BackendFlag.LB_BACKEND_EJECTED)
 TRIAL = int(enums.BackendFlag.LB_BACKEND_TRIAL)
-_STANDINGS: Mapping[Standing, int] = {
-    Standing.UNWATCHED: 0,
-    Standing.WATCHED: WATCHED,
-    Standing.TRIAL: WATCHED | TRIAL,
-    Standing.EJECTED: WATCHED | EJECTED,
+_EJECTION_FLAGS: Mapping[EjectionState, int] = {
+    EjectionState.UNWATCHED: 0,
+    EjectionState.WATCHED: WATCHED,
+    EjectionState.TRIAL: WATCHED | TRIAL,
+    EjectionState.EJECTED: WATCHED | EJECTED,
 }
-STANDING = WATCHED | EJECTED | TRIAL
+EJECTION_STATE = WATCHED | EJECTED | TRIAL
 
 _TYPES = enums.codes(FrontendType, enums.FrontendTypeCode)
 FRONTEND_TYPES: Mapping[int, FrontendType] = {number: kind for kind, number in _TYPES.items()}
@@ -231,16 +231,16 @@ def socket_of(frontend: Frontend) -> SocketAddress:
 def backend_flags(backend: Backend) -> int:
     """enum lb_backend_flag of a backend, as far as its endpoint determines it."""
     where = LOCAL * backend.local | TERMINATING * backend.terminating
-    return where | _STANDINGS[backend.standing]
+    return where | _EJECTION_FLAGS[backend.ejection]
 
 
-def standing_of(flags: int) -> Standing:
+def ejection_of(flags: int) -> EjectionState:
     """For a backend with these flags, if it serves."""
     if not flags & WATCHED:
-        return Standing.UNWATCHED
+        return EjectionState.UNWATCHED
     if flags & EJECTED:
-        return Standing.EJECTED
-    return Standing.TRIAL if flags & TRIAL else Standing.WATCHED
+        return EjectionState.EJECTED
+    return EjectionState.TRIAL if flags & TRIAL else EjectionState.WATCHED
 
 
 def pack_failures(in_a_row: int) -> bytes:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.libc import order_writes
 from ebpflb.dataplane.layout.records import (
+    EJECTION_STATE,
     SERVING,
-    STANDING,
     TRIAL,
     USABLE,
     BackendRecord,
@@ -208,7 +208,7 @@ class Transaction:
         if record.flags & (USABLE | SERVING):
             protocol = SocketAddress.unpack(record.socket).protocol
             self.ended_udp = self.ended_udp or protocol == Protocol.UDP
-        self._state.backends.set(index, record.without(USABLE | SERVING | STANDING).pack())
+        self._state.backends.set(index, record.without(USABLE | SERVING | EJECTION_STATE).pack())
 
     def _remove_empty_ports(self) -> None:
         state = self._state

@@ -14,7 +14,7 @@ from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
 from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
 from ebpflb.model.address import Family, Protocol, format_address
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import BackendRate, Counts, ServiceRate, removed_trouble, spread
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServicePortName
@@ -57,7 +57,7 @@ class BackendTraffic:
     offered: bool
     active: int
     counts: Counts
-    standing: Standing = Standing.UNWATCHED
+    ejection: EjectionState = EjectionState.UNWATCHED
     removed: bool = False
 
 
@@ -109,7 +109,7 @@ def _backend_traffic(
         key = BackendKey(format_address(each.address), each.port)
         counts[key] = _added(counts[key], snapshot.counts_of_backend(each))
         active[key] += snapshot.active_of(each)
-        if each.usable or snapshot.active_of(each) or each.standing is Standing.EJECTED:
+        if each.usable or snapshot.active_of(each) or each.ejection is EjectionState.EJECTED:
             entries[key] = each
     return {
         key: BackendTraffic(
@@ -118,7 +118,7 @@ def _backend_traffic(
             each.usable,
             active[key],
             counts[key],
-            each.standing,
+            each.ejection,
             removed=_is_removed(each),
         )
         for key, each in sorted(entries.items(), key=lambda item: (item[1].usable, item[0]))
@@ -126,7 +126,7 @@ def _backend_traffic(
 
 
 def _is_removed(entry: BackendEntry) -> bool:
-    return not (entry.usable or entry.serving or entry.standing is Standing.EJECTED)
+    return not (entry.usable or entry.serving or entry.ejection is EjectionState.EJECTED)
 
 
 def _has_no_local(entry: FrontendEntry) -> bool:
@@ -254,7 +254,7 @@ def _backends(
             reply_bytes=counts.reply_bytes / seconds,
             share=None,
             trouble=_trouble(name.protocol, key, group),
-            standing=each.standing.word,
+            ejection=each.ejection.word,
             removed=each.removed,
             pod=pods.get(key.address, ""),
         )

@@ -26,8 +26,8 @@ from ebpflb.dataplane.layout.records import (
     BackendRecord,
     DescRecord,
     SocketAddress,
+    ejection_of,
     frontend_key_of,
-    standing_of,
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import LbBackend
@@ -35,7 +35,7 @@ from ebpflb.dataplane.services.mirror import Mirror, Words, column
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
@@ -75,7 +75,7 @@ class BackendEntry(NamedTuple):
     terminating: bool
     usable: bool
     serving: bool
-    standing: Standing
+    ejection: EjectionState
 
 
 class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
@@ -133,7 +133,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
             terminating=bool(record.flags & TERMINATING),
             usable=bool(record.flags & USABLE),
             serving=bool(record.flags & SERVING),
-            standing=standing_of(record.flags),
+            ejection=ejection_of(record.flags),
         )
 
 
@@ -391,10 +391,10 @@ class _Decoder:
 
 
 def _is_draining(found: BackendInUse) -> bool:
-    is_ejected = found.backend.standing is Standing.EJECTED
+    is_ejected = found.backend.ejection is EjectionState.EJECTED
     return not found.usable and (is_ejected or found.active > 0)
 
 
 def _backend(entry: BackendEntry) -> Backend:
     where = entry.address, entry.port, entry.local, entry.terminating
-    return Backend(*where, entry.standing)
+    return Backend(*where, entry.ejection)

@@ -18,7 +18,7 @@ from ebpflb.lab import LabNode, Member
 from ebpflb.lab.ask import Question, ask_at_once
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.model.address import Address, Protocol
-from ebpflb.model.ejection import Standing
+from ebpflb.model.ejection import EjectionState
 from ebpflb.model.service import ServiceName
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb, metric, status
@@ -98,10 +98,10 @@ def wait_ejected(cluster: Cluster, *ways: Way) -> None:
     wait_until(are_ejected, "an endpoint is ejected")
 
 
-def standings(node: LabNode, spec: ServiceSpec) -> dict[Address, Standing]:
+def ejection_states(node: LabNode, spec: ServiceSpec) -> dict[Address, EjectionState]:
     """What the maps say of the endpoints, to TCP."""
     return {
-        each.backend.address: each.backend.standing
+        each.backend.address: each.backend.ejection
         for found in read_frontends(pinned_maps(node), ServiceName("default", spec.name))
         if found.frontend.key.protocol is Protocol.TCP
         for each in (*found.backends.values(), *found.draining)
@@ -196,18 +196,21 @@ def test_open_connections_go_on(cluster, spec):
             assert [exchange(first), exchange(second)] * 3 == [one.name] * 6
 
 
-@pytest.mark.parametrize("standing", [Standing.EJECTED, Standing.TRIAL])
-def test_an_agent_that_is_away_and_comes_back(cluster, spec, standing):
+@pytest.mark.parametrize("ejection", [EjectionState.EJECTED, EjectionState.TRIAL])
+def test_an_agent_that_is_away_and_comes_back(cluster, spec, ejection):
     agent, here = cluster.agents["node1"], way(cluster, spec, "client")
     with broken(cluster.lab.pod("pod-2-1"), REFUSED):
         wait_ejected(cluster, here)
-        wait_until(lambda: standing in standings(agent.node, spec).values(), standing.name)
+        wait_until(
+            lambda: ejection in ejection_states(agent.node, spec).values(),
+            ejection.name,
+        )
         agent.kill()
         # One that was ejected may be on trial by now.
-        before = standings(agent.node, spec)
+        before = ejection_states(agent.node, spec)
         refused = sum(ask(here)[REFUSED] for _ in range(3))
-        assert refused == (Standing.TRIAL in before.values())
-        assert standings(agent.node, spec) == before
+        assert refused == (EjectionState.TRIAL in before.values())
+        assert ejection_states(agent.node, spec) == before
         agent.start()
         agent.wait_in_sync()
         wait_ejected(cluster, here)

@@ -116,13 +116,13 @@ def test_a_pod_is_shown_by_its_name_and_wide_with_its_address_too(capsys):
     assert narrow.endswith("local, removed")
 
 
-@pytest.mark.parametrize("standing", ["trial", "ejected"])
-def test_a_service_with_an_endpoint_that_is_left_out_is_not_idle(standing):
+@pytest.mark.parametrize("ejection", ["trial", "ejected"])
+def test_a_service_with_an_endpoint_that_is_left_out_is_not_idle(ejection):
     pod = BackendRate(
-        *("10.1.0.1", 80, True, False, True, 0.0, 0, 0.0, 0.0, 0.0, None, ""), standing
+        *("10.1.0.1", 80, True, False, True, 0.0, 0, 0.0, 0.0, 0.0, None, ""), ejection
     )
     assert not service(backends=(pod,)).is_idle
-    assert service(backends=(replace(pod, standing="watched"),)).is_idle
+    assert service(backends=(replace(pod, ejection="watched"),)).is_idle
 
 
 def test_what_is_idle_is_only_counted_unless_asked_for(maps):

@@ -11,13 +11,13 @@ from ebpflb.dataplane.explain.choice import Hashed, choose
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.explain.steps import ClientSide
 from ebpflb.dataplane.layout.enums import BackendFlag
-from ebpflb.dataplane.layout.records import pack_failures, standing_of
+from ebpflb.dataplane.layout.records import ejection_of, pack_failures
 from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbClient, LbClientKey, LbFailures
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.rates import sample_traffic
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.model.address import parse_address
-from ebpflb.model.ejection import TRIAL_COUNT, FailureCount, Place, Standing
+from ebpflb.model.ejection import TRIAL_COUNT, EjectionState, FailureCount, Place
 from ebpflb.model.plan import Choice, Frontend
 from tests.bpf.harness.numbers import u32
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
@@ -33,14 +33,16 @@ PLACES = [Place(*each[:2]) for each in BOTH]
 WEB = named("web")
 
 
-def web(first: Standing = Standing.WATCHED, second: Standing = Standing.WATCHED) -> Frontend:
+def web(
+    first: EjectionState = EjectionState.WATCHED, second: EjectionState = EjectionState.WATCHED
+) -> Frontend:
     """A Service with two backends in the eyes of the model."""
-    both = [each._replace(standing=s) for each, s in zip(BOTH, (first, second), strict=True)]
+    both = [each._replace(ejection=s) for each, s in zip(BOTH, (first, second), strict=True)]
     offered = Choice(
-        tuple(each for each in both if each.standing is not Standing.EJECTED),
+        tuple(each for each in both if each.ejection is not EjectionState.EJECTED),
         backends(FIRST).if_empty,
     )
-    gone = tuple(each for each in both if each.standing is Standing.EJECTED)
+    gone = tuple(each for each in both if each.ejection is EjectionState.EJECTED)
     return frontend(choice=offered, ejected=gone)
 
 
@@ -95,11 +97,11 @@ def test_watched_backends_are_flagged(world: World):
 def test_an_ejected_backend_is_in_no_range_and_comes_back_as_the_same(world: World):
     index, other = index_of(world, FIRST), index_of(world, SECOND)
     before = backend(world.maps, index)
-    change(world, web(Standing.EJECTED))
+    change(world, web(EjectionState.EJECTED))
     assert offered(world) == [other]
     assert flags(world, index) == SERVING | WATCHED | EJECTED
     assert flags(world, other) == USABLE | WATCHED
-    change(world, web(Standing.TRIAL))
+    change(world, web(EjectionState.TRIAL))
     assert sorted(offered(world)) == sorted([index, other])
     assert flags(world, index) == USABLE | WATCHED | TRIAL
     change(world, web())
@@ -110,10 +112,10 @@ def test_an_ejected_backend_is_in_no_range_and_comes_back_as_the_same(world: Wor
 def test_a_trial_begins_with_its_own_count(world: World):
     index = index_of(world, FIRST)
     count(world, index, 7)
-    change(world, web(Standing.EJECTED))
+    change(world, web(EjectionState.EJECTED))
     assert counted(world, index) == (7, False)
     count(world, index, 7, 1)
-    change(world, web(Standing.TRIAL))
+    change(world, web(EjectionState.TRIAL))
     assert counted(world, index) == (TRIAL_COUNT, False)
 
 
@@ -130,15 +132,19 @@ def may_get(world: World, index: int) -> str:
 @pytest.mark.parametrize(
     ("before", "counts", "after", "allowed"),
     [
-        (Standing.WATCHED, (7, 0), Standing.EJECTED, ["any", "none"]),
-        (Standing.EJECTED, (7, 1), Standing.TRIAL, ["none", "one"]),
-        (Standing.TRIAL, (2, 1), Standing.EJECTED, ["none"]),
-        (Standing.TRIAL, (1, 0), Standing.EJECTED, ["one", "none"]),
-        (Standing.TRIAL, (0, 1), Standing.WATCHED, ["any"]),
+        (EjectionState.WATCHED, (7, 0), EjectionState.EJECTED, ["any", "none"]),
+        (EjectionState.EJECTED, (7, 1), EjectionState.TRIAL, ["none", "one"]),
+        (EjectionState.TRIAL, (2, 1), EjectionState.EJECTED, ["none"]),
+        (EjectionState.TRIAL, (1, 0), EjectionState.EJECTED, ["one", "none"]),
+        (EjectionState.TRIAL, (0, 1), EjectionState.WATCHED, ["any"]),
     ],
 )
 def test_an_agent_that_dies_at_any_write_leaves_the_old_or_the_new(
-    world: World, before: Standing, counts: tuple[int, int], after: Standing, allowed: list[str]
+    world: World,
+    before: EjectionState,
+    counts: tuple[int, int],
+    after: EjectionState,
+    allowed: list[str],
 ):
     index = index_of(world, FIRST)
     change(world, web(before))
@@ -151,7 +157,7 @@ def test_an_agent_that_dies_at_any_write_leaves_the_old_or_the_new(
 
 def test_what_was_counted_before_watching_began_is_gone(world: World):
     index = index_of(world, FIRST)
-    change(world, web(Standing.UNWATCHED, Standing.UNWATCHED))
+    change(world, web(EjectionState.UNWATCHED, EjectionState.UNWATCHED))
     assert flags(world, index) == USABLE
     count(world, index, 7)
     change(world, web())
@@ -172,13 +178,13 @@ def test_a_new_endpoint_does_not_get_the_count_of_the_last_one(world: World):
 
 def backends_watched(address: str) -> Choice:
     choice = backends(address)
-    watched = tuple(each._replace(standing=Standing.WATCHED) for each in choice.backends)
+    watched = tuple(each._replace(ejection=EjectionState.WATCHED) for each in choice.backends)
     return choice._replace(backends=watched)
 
 
 def test_an_agent_that_starts_again_brings_all_back_with_their_counts(world: World):
     index = index_of(world, FIRST)
-    change(world, web(Standing.EJECTED))
+    change(world, web(EjectionState.EJECTED))
     count(world, index, 7)
     world.sync = world.restarted()
     world.sync.load()
@@ -190,7 +196,7 @@ def test_an_agent_that_starts_again_brings_all_back_with_their_counts(world: Wor
 
 def test_a_backend_that_goes_while_it_is_ejected_leaves_no_flags(world: World):
     index = index_of(world, FIRST)
-    change(world, web(Standing.EJECTED))
+    change(world, web(EjectionState.EJECTED))
     change(world, frontend(choice=backends_watched(SECOND)))
     assert flags(world, index) == 0
 
@@ -211,8 +217,8 @@ def test_only_endpoints_with_failures_are_read_and_those_asked_for(world: World)
 
 
 def test_a_reading_says_what_is_in_force(world: World):
-    change(world, web(Standing.EJECTED))
-    change(world, web(Standing.TRIAL))
+    change(world, web(EjectionState.EJECTED))
+    change(world, web(EjectionState.TRIAL))
     index = index_of(world, FIRST)
     assert world.sync.failures(()) == {
         WEB: {PLACES[0]: FailureCount(1, on_trial=True, witnesses=0, clients=0, regulars=0)}
@@ -251,16 +257,16 @@ def test_a_reading_says_how_many_clients_have_failed_and_how_many_there_are(worl
 
 def test_what_nobody_watches_is_not_read(world: World):
     index = index_of(world, FIRST)
-    change(world, web(Standing.UNWATCHED, Standing.UNWATCHED))
+    change(world, web(EjectionState.UNWATCHED, EjectionState.UNWATCHED))
     count(world, index, 7)
     assert world.sync.failures([WEB]) == {}
 
 
-@pytest.mark.parametrize("standing", Standing)
-def test_standings_are_flags(standing: Standing, world: World):
+@pytest.mark.parametrize("ejection", EjectionState)
+def test_ejection_states_are_flags(ejection: EjectionState, world: World):
     index = index_of(world, FIRST)
-    change(world, web(standing))
-    assert standing_of(flags(world, index)) is standing
+    change(world, web(ejection))
+    assert ejection_of(flags(world, index)) is ejection
     assert LbFailures.from_buffer_copy(pack_failures(3)).in_a_row == 3
 
 
@@ -268,17 +274,17 @@ def test_standings_are_flags(standing: Standing, world: World):
 
 
 def test_an_ejected_backend_is_shown_although_nobody_uses_it(world: World):
-    change(world, web(Standing.EJECTED))
+    change(world, web(EjectionState.EJECTED))
     (found,) = read_frontends(world.maps)
     (gone,) = found.draining
-    assert (gone.backend.address, gone.backend.standing, gone.usable) == (
+    assert (gone.backend.address, gone.backend.ejection, gone.usable) == (
         PLACES[0].address,
-        Standing.EJECTED,
+        EjectionState.EJECTED,
         False,
     )
     (traffic,) = sample_traffic(world.maps).services.values()
-    standings = {key.address: each.standing for key, each in traffic.backends.items()}
-    assert standings == {FIRST: Standing.EJECTED, SECOND: Standing.WATCHED}
+    ejection_states = {key.address: each.ejection for key, each in traffic.backends.items()}
+    assert ejection_states == {FIRST: EjectionState.EJECTED, SECOND: EjectionState.WATCHED}
     assert used_entries(world.maps, "lb_backends") == 2
 
 
@@ -297,8 +303,8 @@ def chances(world: World, bit: int = 1) -> list[float]:
 
 def test_explain_knows_whether_a_backend_on_trial_may_be_chosen(world: World):
     index, other = index_of(world, FIRST), index_of(world, SECOND)
-    change(world, web(Standing.EJECTED))
-    change(world, web(Standing.TRIAL))
+    change(world, web(EjectionState.EJECTED))
+    change(world, web(EjectionState.TRIAL))
     assert chances(world) == [0.5, 0.5]
     assert chances(world, 0) == [0, 1]
     count(world, index, 1, 1)
@@ -310,14 +316,14 @@ def test_explain_knows_whether_a_backend_on_trial_may_be_chosen(world: World):
     count(world, index, 0, 1)
     assert chances(world) == [0.5, 0.5]
     count(world, index, 1, 1)
-    change(world, web(Standing.TRIAL, Standing.TRIAL))
+    change(world, web(EjectionState.TRIAL, EjectionState.TRIAL))
     count(world, other, 1, 1)
     assert chances(world) == [0.5, 0.5]
 
 
 def test_explain_does_not_keep_a_client_at_a_backend_on_trial(world: World):
     index = index_of(world, FIRST)
-    change(world, replace(web(Standing.TRIAL), affinity_timeout=3600))
+    change(world, replace(web(EjectionState.TRIAL), affinity_timeout=3600))
     lookups = Lookups(world.maps)
     desc = lookups.frontend_lookup(web().key)
     assert desc

@@ -81,7 +81,7 @@ def compact_services(*rows):
 def backend(address, connections=0.0, **more):
     plain = {"address": address, "port": 8080, "local": False, "terminating": False}
     rates = {"active": 1, "failed": 0.5, "original_bytes": 10.0, "reply_bytes": 20.0}
-    state = {"offered": True, "share": None, "trouble": "", "standing": "unwatched"}
+    state = {"offered": True, "share": None, "trouble": "", "ejection": "unwatched"}
     pod = {"removed": False, "pod": ""}
     return {**plain, "connections": connections, **rates, **state, **pod, **more}
 

@@ -11,7 +11,7 @@ from ebpflb.model.flow import BackendRate, ServiceRate
 
 def backend(address="10.1.0.1", **fields):
     plain = {"local": False, "terminating": False, "offered": True, "active": 0, "share": None}
-    state = {"trouble": "", "standing": "unwatched", **dict.fromkeys(BACKEND_SUMS, 0.0)}
+    state = {"trouble": "", "ejection": "unwatched", **dict.fromkeys(BACKEND_SUMS, 0.0)}
     return BackendRate(**{"address": address, "port": 8080, **state, **plain, **fields})
 
 
@@ -57,8 +57,8 @@ def test_the_form_is_that_of_any_other_node():
         {"reply_bytes": 1.0},
         {"local": True},
         {"trouble": "gets nothing"},
-        {"standing": "ejected", "offered": False},
-        {"standing": "trial"},
+        {"ejection": "ejected", "offered": False},
+        {"ejection": "trial"},
         {"offered": False},
     ],
 )
@@ -77,8 +77,12 @@ def test_a_backend_with_anything_of_its_own_arrives_as_it_was(told):
         ({"offered": False}, {"active": 1}, {"offered": True}),
         ({"offered": False}, {"local": True}, {"offered": True, "local": True}),
         ({"active": 1, "terminating": True}, {"local": True}, {"terminating": True}),
-        ({"standing": "trial"}, {"standing": "ejected"}, {"standing": "ejected"}),
-        ({"standing": "trial"}, {"active": 1, "standing": "watched"}, {"standing": "trial"}),
+        ({"ejection": "trial"}, {"ejection": "ejected"}, {"ejection": "ejected"}),
+        (
+            {"ejection": "trial"},
+            {"active": 1, "ejection": "watched"},
+            {"ejection": "trial"},
+        ),
         ({"trouble": "starved"}, {"active": 1}, {"trouble": "starved"}),
     ],
 )
@@ -90,9 +94,9 @@ def test_a_backend_has_what_any_node_sees(one, other, both):
 
 def test_idle_backends_are_as_their_form_says():
     ((found,),) = [
-        port.backends for port in merged(service(backend(standing="watched", terminating=True)))
+        port.backends for port in merged(service(backend(ejection="watched", terminating=True)))
     ]
-    assert found == backend(standing="watched", terminating=True)
+    assert found == backend(ejection="watched", terminating=True)
 
 
 def test_numbers_arrive_as_they_were():

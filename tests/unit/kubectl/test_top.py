@@ -51,7 +51,7 @@ def test_a_trouble_of_some_nodes_says_how_many(two):
 
 
 def test_a_backend_that_one_node_has_ejected_is_shown_as_such(two):
-    say(two, "a", service(backend("10.1.0.1", standing="ejected", local=True)))
+    say(two, "a", service(backend("10.1.0.1", ejection="ejected", local=True)))
     rows = two.run("top", "--backends").stdout.splitlines()
     assert re.search(r"10\.1\.0\.1:8080 .* ejected$", rows[2])
 

@@ -16,9 +16,9 @@ from ebpflb.model.ejection import (
     TRIAL_COUNT,
     EjectionChange,
     Ejections,
+    EjectionState,
     FailureCount,
     Place,
-    Standing,
     Times,
 )
 from ebpflb.model.plan import plan_service
@@ -57,38 +57,38 @@ class Bench:
 
     def fail(self, place: Place, times: int = 1) -> None:
         in_a_row, _ = self.counts.get(place, (0, False))
-        self.counts[place] = in_a_row + times, self.standing(place) is Standing.TRIAL
+        self.counts[place] = in_a_row + times, self.ejection(place) is EjectionState.TRIAL
 
     def succeed(self, place: Place) -> None:
-        self.counts[place] = 0, self.standing(place) is Standing.TRIAL
+        self.counts[place] = 0, self.ejection(place) is EjectionState.TRIAL
 
     def take(self, place: Place) -> None:
         self.counts[place] = self.counts[place][0], True
 
-    def standings(self) -> dict[Place, Standing]:
-        return dict(self.ejections.watch(PORT).standings(self.endpoints))
+    def states(self) -> dict[Place, EjectionState]:
+        return dict(self.ejections.watch(PORT).states(self.endpoints))
 
-    def standing(self, place: Place) -> Standing:
-        return self.standings().get(place, Standing.WATCHED)
+    def ejection(self, place: Place) -> EjectionState:
+        return self.states().get(place, EjectionState.WATCHED)
 
     def ejected(self) -> list[Place]:
-        return [place for place, each in self.standings().items() if each is Standing.EJECTED]
+        return [place for place, each in self.states().items() if each is EjectionState.EJECTED]
 
     def look(self, seconds: float = 1.0, *sets: list[Place]) -> list[EjectionChange]:
         self.now += seconds
-        before = self.standings()
+        before = self.states()
         readings = {
             place: FailureCount(
                 *self.counts.get(place, (0, False)),
-                before.get(place) is Standing.TRIAL,
+                before.get(place) is EjectionState.TRIAL,
                 self.witnesses,
                 self.clients,
             )
             for place in self.endpoints
         }
         changes = self.ejections.observe(WEB, N, sets or [self.endpoints], readings, self.now)
-        for place, each in self.standings().items():
-            if each is Standing.TRIAL and before.get(place) is not Standing.TRIAL:
+        for place, each in self.states().items():
+            if each is EjectionState.TRIAL and before.get(place) is not EjectionState.TRIAL:
                 self.counts[place] = TRIAL_COUNT, False
         return changes
 
@@ -102,7 +102,7 @@ def test_fewer_failures_in_a_row_than_the_threshold_change_nothing(bench: Bench)
     bench.fail(ONE, N - 1)
     bench.fail(TWO, N - 1)
     assert bench.look() == []
-    assert bench.standings() == {}
+    assert bench.states() == {}
 
 
 def test_at_the_threshold_an_endpoint_is_ejected(bench: Bench):
@@ -116,11 +116,11 @@ def test_after_its_time_it_is_on_trial_and_stays_so_without_traffic(bench: Bench
     bench.fail(ONE, N)
     bench.look()
     bench.look(9.9)
-    assert bench.standing(ONE) is Standing.EJECTED
+    assert bench.ejection(ONE) is EjectionState.EJECTED
     assert bench.look(0.1) == []
-    assert bench.standing(ONE) is Standing.TRIAL
+    assert bench.ejection(ONE) is EjectionState.TRIAL
     assert bench.look(10_000) == []
-    assert bench.standing(ONE) is Standing.TRIAL
+    assert bench.ejection(ONE) is EjectionState.TRIAL
 
 
 def on_trial(bench: Bench, place: Place = ONE) -> None:
@@ -133,7 +133,7 @@ def test_a_success_brings_it_back_fully(bench: Bench):
     on_trial(bench)
     bench.succeed(ONE)
     assert bench.look() == [EjectionChange(WEB, ONE, 0)]
-    assert bench.standings() == {}
+    assert bench.states() == {}
     assert not bench.ejections.ports
     bench.fail(ONE, N)
     assert bench.look() == [EjectionChange(WEB, ONE, 10, N, 1)]
@@ -194,7 +194,7 @@ def test_what_was_counted_before_the_trial_is_in_force_does_not_count(bench: Ben
     readings = {ONE: FailureCount(N, tried=True), TWO: FailureCount(0)}
     assert bench.ejections.observe(WEB, N, [FIRST[:4]], readings, bench.now + 100) == []
     assert bench.ejections.observe(WEB, N, [FIRST[:4]], {}, bench.now + 200) == []
-    assert bench.standing(ONE) is Standing.TRIAL
+    assert bench.ejection(ONE) is EjectionState.TRIAL
 
 
 def test_of_many_the_worst_half_is_ejected(bench: Bench):
@@ -233,7 +233,7 @@ def six_due(bench: Bench) -> list[Place]:
 
 
 def on_trial_now(bench: Bench) -> set[Place]:
-    return {place for place, each in bench.standings().items() if each is Standing.TRIAL}
+    return {place for place, each in bench.states().items() if each is EjectionState.TRIAL}
 
 
 def test_few_are_on_trial_at_a_time(bench: Bench):
@@ -331,17 +331,17 @@ def make_changes(**fields) -> Changes:
 
 def test_the_plan_leaves_an_ejected_endpoint_out_and_keeps_it():
     changes = make_changes()
-    assert {each.standing for each in planned(changes).local.backends} == {Standing.WATCHED}
+    assert {each.ejection for each in planned(changes).local.backends} == {EjectionState.WATCHED}
     assert changes.observe_failures({WEB: {TWO: FailureCount(N)}}, 1.0)
     assert changes.take() == {ServiceName("default", "web")}
     frontend = planned(changes)
     assert [Place(*each[:2]) for each in frontend.local.backends] == [ONE, THREE, FOUR]
-    assert [(Place(*each[:2]), each.standing) for each in frontend.ejected] == [
-        (TWO, Standing.EJECTED)
+    assert [(Place(*each[:2]), each.ejection) for each in frontend.ejected] == [
+        (TWO, EjectionState.EJECTED)
     ]
     changes.observe_failures({WEB: {TWO: FailureCount(N)}}, 11.0)
-    standings = {Place(*each[:2]): each.standing for each in planned(changes).local.backends}
-    assert standings[TWO] is Standing.TRIAL
+    ejection_states = {Place(*each[:2]): each.ejection for each in planned(changes).local.backends}
+    assert ejection_states[TWO] is EjectionState.TRIAL
     assert not planned(changes).ejected
 
 
@@ -381,7 +381,7 @@ def test_what_is_switched_off_or_gone_is_forgotten():
     watching.append(changes.has_ejection)
     assert watching == [True, False]
     assert not planned(changes).ejected
-    assert {each.standing for each in planned(changes).local.backends} == {Standing.UNWATCHED}
+    assert {each.ejection for each in planned(changes).local.backends} == {EjectionState.UNWATCHED}
     changes.observe_failures({}, 2.0)
     assert not changes.ejections.ports
     assert changes.observe_failures({port_name(service="other"): {TWO: FailureCount(N)}}, 3.0) == []
@@ -391,7 +391,7 @@ def test_without_ejection_the_plan_is_as_ever():
     ports = service("web", service_port(ejection=N))
     pieces = [endpoint_slice("web-1", *ENDPOINTS)]
     (frontend,) = plan_service(ports, pieces, node())
-    assert {each.standing for each in frontend.local.backends} == {Standing.UNWATCHED}
+    assert {each.ejection for each in frontend.local.backends} == {EjectionState.UNWATCHED}
 
 
 # Whatever happens
@@ -414,7 +414,7 @@ def test_never_more_than_half_and_everything_comes_back(drawn: st.DataObject):
             doubled = min(2 * last.get(change.place, 5.0), 50.0)
             assert change.seconds in (0, 10, last.get(change.place), doubled)
             last[change.place] = change.seconds or 5.0
-        assert len(bench.standings()) <= len(bench.endpoints) // 2
+        assert len(bench.states()) <= len(bench.endpoints) // 2
     for _ in range(12):
         for place in bench.endpoints:
             bench.succeed(place)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import Ejections, FailureCount, Place, Standing
+from ebpflb.model.ejection import Ejections, EjectionState, FailureCount, Place
 from ebpflb.model.explain import (
     Wanted,
     describe,
@@ -220,7 +220,11 @@ PLANNED = frontend(
             "clients elsewhere: backend 10.1.0.6 port 8080 in the model alone",
         ),
         (
-            {"others": BOTH._replace(backends=(HERE, THERE._replace(standing=Standing.TRIAL)))},
+            {
+                "others": BOTH._replace(
+                    backends=(HERE, THERE._replace(ejection=EjectionState.TRIAL))
+                )
+            },
             "clients elsewhere: backend 10.1.0.6 port 8080, on trial in the model alone",
         ),
         (
@@ -267,8 +271,10 @@ def test_endpoints_that_are_ejected_or_on_trial_say_so():
     assert whys[0]["why"].startswith("ready, but on trial: ")
     assert whys[1]["why"].startswith("ready, but ejected: ")
     assert whys[2]["why"] == "ready"
-    standings = [each["standing"] for each in described["frontends"][0]["this_node"]["backends"]]
-    assert standings == ["trial", "watched", "watched"]
+    ejection_states = [
+        each["ejection"] for each in described["frontends"][0]["this_node"]["backends"]
+    ]
+    assert ejection_states == ["trial", "watched", "watched"]
 
 
 NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30080, Protocol.TCP)
