@@ -43,6 +43,8 @@ static __always_inline __u64 lb_opening_client_bit(const struct lb_opening *open
 	if (opening->socket)
 		return 1ULL << (bpf_get_netns_cookie(opening->socket) % 64);
 	key = LB_SCRATCH(client);
+	/* Or the compiler joins this to the loop that follows, whose end the verifier then misses. */
+	asm volatile("" : "+r"(key));
 	if (!key)
 		return 0;
 	lb_client_fill(key, opening->desc->service, opening->client, opening->hook);
