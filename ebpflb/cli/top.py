@@ -16,7 +16,7 @@ import click
 
 from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
 from ebpflb.cli.compact import compact, compact_option
-from ebpflb.cli.compact.rates import rates_of_node
+from ebpflb.cli.compact.rates import port_row
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import (
     Output,
@@ -113,8 +113,7 @@ def top(
     meter = _Meter(maps, given["interval"], None if name else namespace, name, pods)
     every = given["every"] or bool(name)
     if given["is_compact"]:
-        sample = meter.sample()
-        click.echo(compact(rates_of_node(sample.seconds, sample.services)))
+        click.echo(compact(list(map(port_row, meter.sample().services))))
     elif output not in ("table", "wide"):
         sample = meter.sample()
         emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())

@@ -5,11 +5,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
 from ebpflb.cli.compact.rates import (
     BACKEND_SUMS,
     SUMS,
+    THOUSANDTHS,
     BackendAddress,
     BackendState,
     PortForm,
@@ -20,14 +21,7 @@ from ebpflb.cli.compact.rates import (
 )
 from ebpflb.model.flow import BackendRate, ServiceRate, removed_trouble, spread
 
-_NOTHING: Sequence[float] = (0.0,) * len(BACKEND_SUMS)
-
-
-class NodeRates(NamedTuple):
-    """One node's answer. ports: the form of each of its rows."""
-
-    seconds: float
-    ports: Sequence[tuple["_FormSums", PortRow]]
+_NOTHING: Sequence[int] = (0,) * len(BACKEND_SUMS)
 
 
 class RatesOfCluster:
@@ -37,21 +31,20 @@ class RatesOfCluster:
         self._asked = 0
         self._forms: dict[bytes, _FormSums] = {}
 
-    def read(self, content: bytes) -> NodeRates:
-        """Decode and check one node's answer. ValueError or DecodeError."""
-        seconds, found = rates_decoder.decode(content)
-        rows = {bytes(row.form): row for row in found}
+    def read(self, content: bytes) -> "list[tuple[_FormSums, PortRow]]":
+        """Decode and check one node's answer, for add(). ValueError or DecodeError."""
+        rows = {bytes(row.form): row for row in rates_decoder.decode(content)}
         for text in rows.keys() - self._forms.keys():
             self._forms[text] = _FormSums(form_decoder.decode(text))
-        ports = [(self._forms[text], row) for text, row in rows.items()]
-        for sums, row in ports:
+        found = [(self._forms[text], row) for text, row in rows.items()]
+        for sums, row in found:
             sums.check(row)
-        return NodeRates(seconds, ports)
+        return found
 
-    def add(self, node: NodeRates) -> None:
+    def add(self, node: "list[tuple[_FormSums, PortRow]]") -> None:
         self._asked += 1
-        for sums, row in node.ports:
-            sums.add(row, node.seconds)
+        for sums, row in node:
+            sums.add(row)
 
     def services(self) -> list[ServiceRate]:
         ports = defaultdict[PortName, list[_FormSums]](list)
@@ -65,67 +58,56 @@ class RatesOfCluster:
 class _FormSums:
     """Sums over the nodes with a form. far: how many of the `based` connections go to other nodes.
 
-    numbers: SUMS; columns: BACKEND_SUMS of the form's backends; both, like `more`, per second.
+    numbers, backends, more: as in PortRow.
     """
 
     form: PortForm
     nodes: int = 0
-    numbers: Sequence[float] = (0.0,) * len(SUMS)
-    columns: Sequence[Sequence[float]] = ()
+    numbers: Sequence[int] = (0,) * len(SUMS)
+    backends: Sequence[int] = ()
     far: float = 0.0
     based: float = 0.0
     troubles: Counter[str] = field(default_factory=Counter)
-    more: dict[BackendAddress, tuple[Sequence[float], BackendState]] = field(default_factory=dict)
+    more: dict[BackendAddress, tuple[Sequence[int], BackendState]] = field(default_factory=dict)
 
     def check(self, row: PortRow) -> None:
-        """ValueError if there are more or fewer numbers than backends."""
-        if row.columns and {len(column) for column in row.columns} != {len(self.form.backends)}:
-            raise ValueError("columns of different lengths")
+        """ValueError if there are numbers for more or fewer backends."""
+        if row.backends and len(row.backends) != len(self.form.backends) * len(BACKEND_SUMS):
+            raise ValueError("numbers for more or fewer backends than there are")
 
-    def add(self, row: PortRow, seconds: float) -> None:
+    def add(self, row: PortRow) -> None:
         self.nodes += 1
         if row.numbers:
-            self.numbers = _added(self.numbers, SUMS, row.numbers, seconds)
-        if row.columns:
-            before = self.columns or [[0.0] * len(self.form.backends)] * len(BACKEND_SUMS)
-            self.columns = [
-                list(map(add, sums, _rates(name, column, seconds)))
-                for name, sums, column in zip(BACKEND_SUMS, before, row.columns, strict=True)
-            ]
+            self.numbers = list(map(add, self.numbers, row.numbers))
+        if row.backends:
+            known = self.backends
+            self.backends = list(map(add, known, row.backends)) if known else row.backends
         if row.far is not None:
-            connections = sum(row.columns[0]) if row.columns else 0
+            connections = sum((row.backends or ())[:: len(BACKEND_SUMS)])
             connections += sum(each.numbers[0] for each in row.more)
-            base = connections / seconds or (row.numbers[1] if row.numbers else 0)
+            base = connections or (row.numbers[1] if row.numbers else 0)
             self.based += base
             self.far += base * row.far
         if row.troubles:
             self.troubles.update(row.troubles)
         for place, numbers, state in row.more:
-            known, seen = self.more.get(place, (_NOTHING, state))
-            sums = _added(known, BACKEND_SUMS, numbers, seconds)
-            self.more[place] = sums, _as_both_see(seen, state)
+            sums, seen = self.more.get(place, (_NOTHING, state))
+            self.more[place] = list(map(add, sums, numbers)), _as_both_see(seen, state)
 
-    def backends(self) -> Iterator[tuple[BackendAddress, Sequence[float], BackendState]]:
+    def rows(self) -> Iterator[tuple[BackendAddress, Sequence[int], BackendState]]:
         """Those of the form, and those with a state of their own, which may be the same."""
-        rows = zip(*self.columns, strict=True) if self.columns else iter([])
-        for place, terminating, ejection in self.form.backends:
-            state = BackendState(terminating=terminating, ejection=ejection)
-            yield place, next(rows, _NOTHING), state
+        width = len(BACKEND_SUMS)
+        for at, (place, terminating, ejection) in enumerate(self.form.backends):
+            numbers = self.backends[at * width : (at + 1) * width] or _NOTHING
+            yield place, numbers, BackendState(terminating=terminating, ejection=ejection)
         for place, (sums, state) in self.more.items():
             yield place, sums, state
 
 
-def _rates(name: str, column: Iterable[int], seconds: float) -> Iterable[float]:
-    return column if name == "active" else [each / seconds for each in column]
-
-
-def _added(
-    sums: Sequence[float], names: Sequence[str], numbers: Sequence[int], seconds: float
-) -> list[float]:
-    return [
-        each + (number if name == "active" else number / seconds)
-        for each, name, number in zip(sums, names, numbers, strict=True)
-    ]
+def _rates(names: Sequence[str], sums: Iterable[int]) -> dict[str, Any]:
+    """By name; the active connections are no rate."""
+    rates = {name: each / THOUSANDTHS for name, each in zip(names, sums, strict=True)}
+    return rates | {"active": round(rates["active"])}
 
 
 def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRate:
@@ -133,11 +115,10 @@ def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRa
     backends, balance, _ = spread(list(_backends(found)))
     based = sum(each.based for each in found)
     sums = map(sum, zip(*(each.numbers for each in found), strict=True))
-    numbers: dict[str, Any] = dict(zip(SUMS, sums, strict=True))
     troubles = sum((each.troubles for each in found), Counter[str]())
     return ServiceRate(
         *name,
-        **numbers,
+        **_rates(SUMS, sums),
         endpoints=sum(each.offered for each in backends),
         largest_share=balance.largest,
         even_share=balance.even,
@@ -149,14 +130,13 @@ def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRa
 
 def _backends(found: Iterable[_FormSums]) -> Iterator[BackendRate]:
     """All backends, with no shares yet."""
-    every: dict[BackendAddress, tuple[Sequence[float], BackendState]] = {}
+    every: dict[BackendAddress, tuple[Sequence[int], BackendState]] = {}
     for each in found:
-        for place, sums, state in each.backends():
+        for place, sums, state in each.rows():
             before, seen = every.get(place, (_NOTHING, state))
             every[place] = list(map(add, before, sums)), _as_both_see(seen, state)
     for place, (sums, state) in sorted(every.items()):
-        known: dict[str, Any] = dict(zip(BACKEND_SUMS, sums, strict=True))
-        known |= state._asdict() | {"ejection": state.ejection.word}
+        known = _rates(BACKEND_SUMS, sums) | state._asdict() | {"ejection": state.ejection.word}
         yield BackendRate(*place, **known, share=None)
 
 

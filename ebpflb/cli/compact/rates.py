@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compact answer of `ebpflb top`: what each Service port carries on the node.
 
-Numbers cover the whole sample: as integers they are shorter than rates.
+Rates are whole thousandths per second, which are shorter than fractions, and added faster.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -18,11 +19,10 @@ SUMS = (
     *("original_bytes", "reply_bytes"),
 )
 BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_bytes")
-# Shorter than any interval: no rate becomes infinite.
+THOUSANDTHS = 1000
 _OF_PORT = msgspec.Meta(min_length=len(SUMS), max_length=len(SUMS))
 _OF_BACKEND = msgspec.Meta(min_length=len(BACKEND_SUMS), max_length=len(BACKEND_SUMS))
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-_Seconds = Annotated[float, msgspec.Meta(ge=1e-3)]
 
 
 class PortName(NamedTuple):
@@ -79,51 +79,40 @@ class BackendRow(NamedTuple):
 class PortRow(NamedTuple):
     """A Service port on one node. form: a PortForm as JSON. numbers: SUMS; None if all are 0.
 
-    columns: BACKEND_SUMS of all of the form's backends; None if all are 0. more: other backends,
-    and those of the form that have a state of their own; they have 0 in the columns.
+    backends: BACKEND_SUMS of the form's backends, one after the other; None if all are 0. more:
+    other backends, and those of the form that have a state of their own, whose numbers are here.
     """
 
     form: msgspec.Raw
     numbers: Annotated[tuple[Count, ...], _OF_PORT] | None = None
     far: _Share | None = None
     troubles: tuple[str, ...] = ()
-    columns: Annotated[tuple[tuple[Count, ...], ...], _OF_BACKEND] | None = None
+    backends: tuple[Count, ...] | None = None
     more: tuple[BackendRow, ...] = ()
 
 
-class RatesOfNode(NamedTuple):
-    seconds: _Seconds
-    ports: list[PortRow]
-
-
-rates_decoder = msgspec.json.Decoder(RatesOfNode)
+rates_decoder = msgspec.json.Decoder(list[PortRow])
 form_decoder = msgspec.json.Decoder(PortForm)
 
 
-def rates_of_node(seconds: float, services: Iterable[ServiceRate]) -> RatesOfNode:
-    return RatesOfNode(seconds, [_row(each, seconds) for each in services])
-
-
-def _row(service: ServiceRate, seconds: float) -> PortRow:
+def port_row(service: ServiceRate) -> PortRow:
     ordinary = sorted(filter(_is_ordinary, service.backends), key=_place)
     form = PortForm(
         PortName(service.namespace, service.service, service.port, service.protocol),
         tuple(BackendForm(_place(each), each.terminating, _ejection_of(each)) for each in ordinary),
     )
     nothing = (0,) * len(BACKEND_SUMS)
-    rows = [
-        _counted(each, BACKEND_SUMS, seconds) if _is_usual(each) else nothing for each in ordinary
-    ]
-    numbers = _counted(service, SUMS, seconds)
+    rows = [_whole(each, BACKEND_SUMS) if _is_usual(each) else nothing for each in ordinary]
+    numbers = _whole(service, SUMS)
     return PortRow(
         msgspec.Raw(msgspec.json.encode(form)),
         numbers if any(numbers) else None,
         service.cross_node_share,
         # How many connections are on removed pods depends on all nodes.
         tuple(each for each in service.troubles if not each.endswith(ON_REMOVED)),
-        tuple(zip(*rows, strict=True)) if any(map(any, rows)) else None,
+        tuple(chain.from_iterable(rows)) if any(map(any, rows)) else None,
         tuple(
-            BackendRow(_place(each), _counted(each, BACKEND_SUMS, seconds), _state(each))
+            BackendRow(_place(each), _whole(each, BACKEND_SUMS), _state(each))
             for each in service.backends
             if not _is_usual(each)
         ),
@@ -152,11 +141,5 @@ def _is_usual(backend: BackendRate) -> bool:
     return _is_ordinary(backend) and not (backend.local or backend.trouble or backend.removed)
 
 
-def _counted(
-    rate: ServiceRate | BackendRate, names: Iterable[str], seconds: float
-) -> tuple[int, ...]:
-    return tuple(
-        round(number if name == "active" else number * seconds)
-        for name in names
-        for number in (getattr(rate, name),)
-    )
+def _whole(rate: ServiceRate | BackendRate, names: Iterable[str]) -> tuple[int, ...]:
+    return tuple(round(getattr(rate, name) * THOUSANDTHS) for name in names)

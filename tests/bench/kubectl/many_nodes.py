@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ebpflb.cli.compact import compact
 from ebpflb.cli.compact.frontends import FrontendRow
-from ebpflb.cli.compact.rates import PortRow, RatesOfNode
+from ebpflb.cli.compact.rates import PortRow
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, limit_row
 from tests.unit.kubectl import answers
@@ -146,15 +146,15 @@ def _on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str
         ports.append(_port(number, here, is_busy=number in busy))
     return {
         "services --compact": compact(frontends),
-        "top --compact": compact(RatesOfNode(SECONDS, ports)),
+        "top --compact": compact(ports),
     }
 
 
 @cache
 def _port(number: int, here: Sequence[int], *, is_busy: bool) -> PortRow:
     """`here`: which of the backends are on the node."""
-    carried = answers.rates(_carrying(number, here, is_busy=is_busy), seconds=SECONDS)
-    return carried.ports[0]
+    (row,) = answers.port_rows(_carrying(number, here, is_busy=is_busy))
+    return row
 
 
 def _carrying(number: int, here: Sequence[int] = (), *, is_busy: bool) -> Answer:

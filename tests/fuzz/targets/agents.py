@@ -78,7 +78,7 @@ _COMMANDS = [
         top.top,
         {"watch": False, "service": None, "every": False, "backends": True}
         | {"interval": 1.0, "sort": "connections", **_EVERY},
-        {"top": msgspec.json.encode(answers.rates(*_RATES)).decode()},
+        {"top": msgspec.json.encode(answers.port_rows(*_RATES)).decode()},
         lambda shown: any(
             (each["service"], each["namespace"]) == ("web", "default") for each in shown
         ),

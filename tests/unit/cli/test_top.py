@@ -260,7 +260,7 @@ def test_one_namespace_is_shown_alone(maps):
 
 def test_the_compact_answer_has_a_row_for_each_port(maps):
     found = rates_decoder.decode(from_compact(run("--compact")))
-    named = {form_decoder.decode(row.form).name.service: row for row in found.ports}
+    named = {form_decoder.decode(row.form).name.service: row for row in found}
     assert named["web"] == PortRow(named["web"].form)
     assert named["empty"].troubles == ("no endpoint",)
-    assert not rates_decoder.decode(from_compact(run("--compact", "-n", "shop"))).ports
+    assert not rates_decoder.decode(from_compact(run("--compact", "-n", "shop")))

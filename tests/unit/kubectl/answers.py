@@ -7,7 +7,7 @@ import msgspec
 
 from ebpflb.cli.compact import compact
 from ebpflb.cli.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
-from ebpflb.cli.compact.rates import RatesOfNode, rates_of_node
+from ebpflb.cli.compact.rates import PortRow, port_row
 from ebpflb.model.flow import ServiceRate
 
 
@@ -107,9 +107,9 @@ def service(*backends, name="web", namespace="default", troubles=(), far=None, *
     }
 
 
-def rates(*services, seconds=2.0) -> RatesOfNode:
-    return rates_of_node(seconds, [msgspec.convert(each, ServiceRate) for each in services])
+def port_rows(*services) -> list[PortRow]:
+    return [port_row(msgspec.convert(each, ServiceRate)) for each in services]
 
 
-def compact_top(*services, seconds=2.0):
-    return compact(rates(*services, seconds=seconds))
+def compact_top(*services):
+    return compact(port_rows(*services))

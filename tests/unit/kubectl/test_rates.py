@@ -4,7 +4,7 @@ from dataclasses import asdict
 import msgspec
 import pytest
 
-from ebpflb.cli.compact.rates import BACKEND_SUMS, SUMS, PortRow, rates_of_node
+from ebpflb.cli.compact.rates import BACKEND_SUMS, SUMS, PortRow, port_row
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.model.flow import BackendRate, ServiceRate
 
@@ -23,14 +23,14 @@ def service(*backends, **fields):
 
 
 def rows(*services) -> list[PortRow]:
-    return rates_of_node(3.0, services).ports
+    return list(map(port_row, services))
 
 
 def merged(*nodes) -> list[ServiceRate]:
     """What nodes with one Service each have together."""
     rates = RatesOfCluster()
     for each in nodes:
-        rates.add(rates.read(msgspec.json.encode(rates_of_node(3.0, [each]))))
+        rates.add(rates.read(msgspec.json.encode([port_row(each)])))
     return rates.services()
 
 
@@ -50,10 +50,10 @@ def test_the_form_is_that_of_any_other_node():
 @pytest.mark.parametrize(
     "told",
     [
-        {"connections": 1 / 3},
+        {"connections": 0.333},
         {"active": 1},
-        {"failed": 2 / 3},
-        {"original_bytes": 1e6 / 3},
+        {"failed": 0.667},
+        {"original_bytes": 333333.333},
         {"reply_bytes": 1.0},
         {"local": True},
         {"trouble": "gets nothing"},
@@ -100,7 +100,7 @@ def test_idle_backends_are_as_their_form_says():
 
 
 def test_numbers_arrive_as_they_were():
-    counts = {"connections": 100 / 3, "active": 4, "retransmits": 1 / 3, "cross_node_share": 0.1}
+    counts = {"connections": 33.333, "active": 4, "retransmits": 0.333, "cross_node_share": 0.1}
     (found,) = merged(service(troubles=("no endpoint",), **counts))
     assert {name: getattr(found, name) for name in counts} == counts
     assert found.troubles == ("no endpoint",)
