@@ -27,7 +27,6 @@ from ebpflb.dataplane.explain.steps import (
 )
 from ebpflb.dataplane.kernel.namespaces import own_cookie, visit_others
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, device_name, read_addresses
-from ebpflb.dataplane.layout.drop_reasons import REASONS
 from ebpflb.dataplane.layout.enums import (
     AddrFlag,
     DescFlag,
@@ -163,7 +162,7 @@ def _socket_refuse(
     is_here = is_own_host(key.address) or lookups.filter_flags(key.address) & AddrFlag.LB_ADDR_NODE
     goes_to_tc = not is_here and client.netns_flags & NetnsFlag.LB_NETNS_HOST
     if key.protocol is Protocol.UDP and (desc is None or goes_to_tc):
-        why = f"{REASONS[reason]}; connect() succeeds, and tc refuses the first datagram"
+        why = f"{reason.sentence}; connect() succeeds, and tc refuses the first datagram"
         return Step(place, Fate.PASSES, why, desc, side, reason)
     return ended(place, desc, reason, side)
 
@@ -227,7 +226,7 @@ def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: st
         return Step(place, Fate.REFUSED, why, desc, ClientSide.THIS_NODE, reason)
     if in_source_ranges(lookups, desc, lookups.node_address(family_of(desc.address))):
         return None
-    why = f"{REASONS[reason]}; left to tc, which drops"
+    why = f"{reason.sentence}; left to tc, which drops"
     return Step(place, Fate.PASSES, why, desc, ClientSide.THIS_NODE, reason)
 
 
@@ -239,7 +238,7 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
     hashed = Hashed(address if is_known else None, None, bit)
     choice = choose(lookups, desc, side, address, hashed)
     if choice.reason is DropReason.LB_DROP_NO_LOCAL_ENDPOINT:
-        why = f"{REASONS[choice.reason]}; left to tc, which drops"
+        why = f"{choice.reason.sentence}; left to tc, which drops"
         return Step(place, Fate.PASSES, why, desc, side, choice.reason)
     if choice.reason:
         return _socket_refuse(lookups, client, target, desc, choice.reason)
@@ -333,7 +332,7 @@ def _routed(
     reasons = {each.rewrite.reason for each in found if each.chance}
     if None not in reasons:
         reason = min(each for each in reasons if each)
-        return Step(place, Fate.DROPPED, REASONS[reason], desc, side, reason, found)
+        return Step(place, Fate.DROPPED, reason.sentence, desc, side, reason, found)
     return Step(
         place, Fate.TRANSLATED, "", desc, side, None, found, choice.affinity, choice.scheduler
     )
@@ -364,7 +363,7 @@ def _routed_on(step: Step, route: RouteTo) -> Step:
     )
     if any(each.chance and not each.rewrite.reason for each in found):
         return replace(step, candidates=found)
-    why = f"translated, but {REASONS[reason]}"
+    why = f"translated, but {reason.sentence}"
     return replace(step, fate=Fate.DROPPED, why=why, reason=reason, candidates=found)
 
 

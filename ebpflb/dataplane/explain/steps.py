@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, is_own_host
 from ebpflb.dataplane.kernel.rtnetlink import Route
-from ebpflb.dataplane.layout.drop_reasons import REASONS
 from ebpflb.dataplane.layout.enums import AddrFlag, DropReason, NetnsFlag
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.model.address import Address
@@ -98,7 +97,7 @@ def ended(
     """A step that refuses or drops the connection."""
     is_refused = reason in _REFUSED
     fate = Fate.REFUSED if is_refused else Fate.DROPPED
-    return Step(place, fate, REASONS[reason], desc, side, reason)
+    return Step(place, fate, reason.sentence, desc, side, reason)
 
 
 _WHY_NOT_LOOPBACK = (

@@ -140,24 +140,41 @@ class ConnectionState(IntFlag):
 
 
 class DropReason(IntEnum):
-    """enum lb_drop_reason, without the final count."""
+    """enum lb_drop_reason, without the final count. docs/reference/words.md says what to do."""
 
-    LB_DROP_NO_ENDPOINT = 1
-    LB_DROP_NO_LOCAL_ENDPOINT = 2
-    LB_DROP_UNKNOWN_PORT = 3
-    LB_DROP_SNAT_PORTS = 4
-    LB_DROP_CONNTRACK_FULL = 5
-    LB_DROP_TTL_EXCEEDED = 6
-    LB_DROP_TOO_BIG = 7
-    LB_DROP_NO_ROUTE = 8
-    LB_DROP_NO_SNAT_ADDRESS = 9
-    LB_DROP_REWRITE = 10
-    LB_DROP_SOURCE_RANGE = 11
-    LB_DROP_UNUSED_ADDRESS = 12
-    LB_DROP_LOOP = 13
-    LB_DROP_TUNNEL = 14
-    LB_DROP_TUNNEL_KEY = 15
-    LB_DROP_UNKNOWN_CONNECTION = 16
+    sentence: str
+    """What it means, for users."""
+
+    def __new__(cls, value: int, sentence: str = "") -> "DropReason":
+        """With the sentence."""
+        member = int.__new__(cls, value)
+        member._value_ = value
+        member.sentence = sentence
+        return member
+
+    LB_DROP_NO_ENDPOINT = 1, "no usable endpoint"
+    LB_DROP_NO_LOCAL_ENDPOINT = 2, "only other nodes have a usable endpoint: traffic policy Local"
+    LB_DROP_UNKNOWN_PORT = 3, "a ClusterIP without this port"
+    LB_DROP_SNAT_PORTS = 4, "this node has no free source port towards the backend"
+    LB_DROP_CONNTRACK_FULL = 5, "the table of flows has no room for another one"
+    LB_DROP_TTL_EXCEEDED = 6, "the packet's TTL or hop limit ends at this node"
+    LB_DROP_TOO_BIG = 7, "the packet is too big for the way to the backend"
+    LB_DROP_NO_ROUTE = 8, "this node has no route to any of the backends"
+    LB_DROP_NO_SNAT_ADDRESS = 9, "this node has no address to masquerade with"
+    LB_DROP_REWRITE = 10, "the packet cannot be rewritten"
+    LB_DROP_SOURCE_RANGE = 11, "the client is outside the source ranges"
+    LB_DROP_UNUSED_ADDRESS = 12, "inside a ServiceCIDR, but not the address of a Service"
+    LB_DROP_LOOP = 13, "the endpoint is a Service's address, which leads back here"
+    LB_DROP_TUNNEL = (
+        14,
+        "it came to the DSR port, but not from a node of the cluster, or from the middle "
+        "of a connection that this node does not know",
+    )
+    LB_DROP_TUNNEL_KEY = (
+        15,
+        "it came from a node to the DSR port, but with no key that this node accepts",
+    )
+    LB_DROP_UNKNOWN_CONNECTION = 16, "of a connection to a Service that this node does not know"
 
 
 class DropPlace(IntEnum):
