@@ -173,7 +173,7 @@ def _facts(found: Answer) -> Iterator[Row]:
     if found["note"]:
         yield "", found["note"]
     yield "TO", _shown_target(found["target"])
-    yield from (("WAY", f"{each['place']}: {_step(each)}") for each in kernel["steps"])
+    yield from (("PATH", f"{each['place']}: {_step(each)}") for each in kernel["steps"])
     if kernel["frontend"]:
         yield from _policy(kernel)
     if found["model"]["frontend"] and not found["model"]["endpoints"]:

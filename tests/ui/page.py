@@ -27,7 +27,7 @@ endpoint
 FROM      10.1.3.7, a pod of this node, via veth1f
 TO        {arguments[2].upper()}, ClusterIP of
           shop/invoices:http
-WAY       socket hook: refused - no usable endpoint
+PATH      socket hook: refused - no usable endpoint
 POLICY    internal traffic policy Cluster; the
           endpoints for this node
 ENDPOINT  the Service port has none in this family

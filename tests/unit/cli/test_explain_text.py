@@ -32,7 +32,7 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
         "",
         "FROM       [fd00::5]:40, a pod of this node, via veth1, without tc cover",
         "TO         192.0.2.9:80/TCP, LoadBalancer of default/web:http",
-        "WAY        socket hook: translated",
+        "PATH       socket hook: translated",
         "POLICY     external traffic policy Local, which does not apply to clients of this node; "
         "the endpoints for this node",
         "AFFINITY   by client, 60 s: stays with 10.1.0.5:8080, last used 2 s ago",
