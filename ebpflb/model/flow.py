@@ -338,8 +338,5 @@ def removed_trouble(backends: Iterable[BackendRate]) -> Iterator[str]:
 
 
 def balance(connections: Collection[float], backends: int) -> Balance:
-    """`connections`: of each backend; `backends`: how many take new ones."""
-    every = sum(connections)
-    if not every:
-        return Balance()
-    return Balance(max(connections) / every, 1 / backends if backends else None)
+    """`connections`: of each backend, at least one in all; `backends`: how many take new ones."""
+    return Balance(max(connections) / sum(connections), 1 / backends if backends else None)
