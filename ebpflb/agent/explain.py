@@ -19,7 +19,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.flows.queries import AskLoop, ModelQuery
+from ebpflb.observe.flows.queries import AskLoop, ask_model
 from ebpflb.observe.http.query_socket import HttpQueryError, Query, Route
 from ebpflb.web.answers import JSON, Answer
 from ebpflb.words.connections import END
@@ -48,9 +48,7 @@ class Explaining:
 
     def ask(self, query: Callable[[Changes], Result]) -> Result:
         """See Model."""
-        asked = ModelQuery(query)
-        self._ask_loop(asked)
-        return asked.wait()
+        return ask_model(self._ask_loop, query)
 
     def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
         """See Model; of the last minutes."""

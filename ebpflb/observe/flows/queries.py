@@ -190,19 +190,21 @@ AskLoop = Callable[[ModelQuery[Any]], None]
 """Passes a query to the agent's loop."""
 
 
+def ask_model(ask_loop: AskLoop, query: Callable[[Changes], Result]) -> Result:
+    """The result of a query, in any thread but the loop's. EbpflbError."""
+    asked = ModelQuery(query)
+    ask_loop(asked)
+    return asked.wait()
+
+
 def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
     """Prefixes of paths, and the function that answers each, in any thread."""
-
-    def ask(query: Callable[[Changes], Result]) -> Result:
-        asked = ModelQuery(query)
-        ask_loop(asked)
-        return asked.wait()
 
     def service(query: Query) -> Answer:
         if len(query.path) != 2:  # noqa: PLR2004  namespace and name
             raise HttpQueryError("want /v1/services/NAMESPACE/NAME")
         name = ServiceName(*query.path)
-        found = ask(lambda known: describe(known, name))
+        found = ask_model(ask_loop, lambda known: describe(known, name))
         if found is None:
             like = near(str(name), map(str, changes.names()))
             raise HttpQueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
@@ -210,7 +212,7 @@ def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping
 
     def frontend(query: Query) -> Answer:
         key = _frontend_key(query.path)
-        owner = ask(lambda known: known.owner(key))
+        owner = ask_model(ask_loop, lambda known: known.owner(key))
         if owner is None:
             raise HttpQueryError("no Service has that frontend", HTTPStatus.NOT_FOUND)
         return json_reply({"namespace": owner.namespace, "name": owner.name})
