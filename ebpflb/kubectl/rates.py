@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
+from ebpflb.cli.compact import by_form
 from ebpflb.cli.compact.rates import (
     BACKEND_SUMS,
     SUMS,
@@ -33,10 +34,8 @@ class RatesOfCluster:
 
     def read(self, content: bytes) -> "list[tuple[_FormSums, PortRow]]":
         """Decode and check one node's answer, for add(). ValueError or DecodeError."""
-        rows = {bytes(row.form): row for row in rates_decoder.decode(content)}
-        for text in rows.keys() - self._forms.keys():
-            self._forms[text] = _FormSums(form_decoder.decode(text))
-        found = [(self._forms[text], row) for text, row in rows.items()]
+        rows = rates_decoder.decode(content)
+        found = by_form(rows, self._forms, lambda form: _FormSums(form_decoder.decode(form)))
         for sums, row in found:
             sums.check(row)
         return found

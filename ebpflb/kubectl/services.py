@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ebpflb.cli.compact import by_form
 from ebpflb.cli.compact.frontends import (
     COUNTS,
     SERVED,
@@ -126,10 +127,8 @@ def _look(cluster: Cluster, options: Sequence[str]) -> list[FrontendOfCluster]:
     having: dict[bytes, _Having] = {}
 
     def read(content: bytes) -> list[tuple[_Having, FrontendRow]]:
-        rows = {bytes(row.form): row for row in rows_decoder.decode(content)}
-        for text in rows.keys() - having.keys():
-            having[text] = _Having(form_decoder.decode(text))
-        return [(having[text], row) for text, row in rows.items()]
+        rows = rows_decoder.decode(content)
+        return by_form(rows, having, lambda form: _Having(form_decoder.decode(form)))
 
     nodes = set[str]()
     for agent, rows in cluster.ask_compact("services", options, read):

@@ -7,8 +7,8 @@ all nodes that agree.
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Protocol, TypeVar
 
 import click
 import msgspec
@@ -21,6 +21,30 @@ _MOST_BYTES = 256 << 20
 compact_option: Callable[[Any], Any] = click.option(
     "--compact", "is_compact", is_flag=True, hidden=True
 )
+
+
+class HasForm(Protocol):
+    """form: JSON, the same on all nodes that agree."""
+
+    @property
+    def form(self) -> msgspec.Raw: ...
+
+
+Row = TypeVar("Row", bound=HasForm)
+Kept = TypeVar("Kept")
+
+
+def by_form(
+    rows: Iterable[Row], known: dict[bytes, Kept], keep: Callable[[bytes], Kept]
+) -> list[tuple[Kept, Row]]:
+    """Each row of a node with what is kept of its form.
+
+    `known`: that of other nodes, by form; `keep` makes what is missing there.
+    """
+    found = {bytes(row.form): row for row in rows}
+    for form in found.keys() - known.keys():
+        known[form] = keep(form)
+    return [(known[form], row) for form, row in found.items()]
 
 
 def compact(answer: object) -> str:

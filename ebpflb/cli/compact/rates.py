@@ -99,7 +99,10 @@ def port_row(service: ServiceRate) -> PortRow:
     ordinary = sorted(filter(_is_ordinary, service.backends), key=_place)
     form = PortForm(
         PortName(service.namespace, service.service, service.port, service.protocol),
-        tuple(BackendForm(_place(each), each.terminating, _ejection_of(each)) for each in ordinary),
+        tuple(
+            BackendForm(_place(each), each.terminating, EjectionState.of(each.ejection))
+            for each in ordinary
+        ),
     )
     nothing = (0,) * len(BACKEND_SUMS)
     rows = [_whole(each, BACKEND_SUMS) if _is_usual(each) else nothing for each in ordinary]
@@ -123,13 +126,9 @@ def _place(backend: BackendRate) -> BackendAddress:
     return BackendAddress(backend.address, backend.port)
 
 
-def _ejection_of(backend: BackendRate) -> EjectionState:
-    return EjectionState.of(backend.ejection)
-
-
 def _state(backend: BackendRate) -> BackendState:
     known = {name: getattr(backend, name) for name in BackendState._fields}
-    return BackendState(**known | {"ejection": _ejection_of(backend)})
+    return BackendState(**known | {"ejection": EjectionState.of(backend.ejection)})
 
 
 def _is_ordinary(backend: BackendRate) -> bool:
