@@ -59,11 +59,9 @@ class Cluster:
         with self.access.reading():
             self.agents, self.impostors = find_agents(self.access, self.agent_namespace)
 
-    def ask(
-        self, argv: Sequence[str], agents: Sequence[RemoteAgent] | None = None
-    ) -> Iterator[AgentAnswer]:
+    def ask(self, argv: Sequence[str]) -> Iterator[AgentAnswer]:
         """The answers of agents that ran the command to its end; failures are noted."""
-        yield from self._answers(self.executor, self.agents if agents is None else agents, argv)
+        yield from self._answers(self.executor, self.agents, argv)
 
     def ask_each(self, commands: Mapping[RemoteAgent, Sequence[str]]) -> Iterator[AgentAnswer]:
         """Like ask(), with a command for each agent."""
@@ -83,13 +81,10 @@ class Cluster:
                 yield answer
 
     def ask_json(
-        self,
-        argv: Sequence[str],
-        read: Callable[[RemoteAgent, Any], Result],
-        agents: Sequence[RemoteAgent] | None = None,
+        self, argv: Sequence[str], read: Callable[[RemoteAgent, Any], Result]
     ) -> Iterator[tuple[RemoteAgent, Result]]:
         """Yield `read` of each agent's JSON; agents whose answer it cannot read are noted."""
-        for answer in self.ask(argv, agents):
+        for answer in self.ask(argv):
             yield from self.decoded(answer, read)
 
     def ask_compact(
