@@ -57,7 +57,7 @@ def refused(agent: ClusterAgent, *urls: str) -> bool:
 def test_as_long_as_one_of_three_is_left_the_agent_follows(control: ControlPlane):
     others = [control.start_peer(number) for number in (1, 2)]
     with running_agent(control) as agent:
-        wait_until(lambda: '"in sync"' in agent.said(), "in sync", 60)
+        agent.wait_in_sync()
         wait_until(lambda: len(ApiServers([control.url], DIRECTORY)) == 3, "all are known", 60)
         apply(control, control.url, service(NAME))
         is_served(control, agent, control.url, "10.244.1.5")
@@ -71,7 +71,7 @@ def test_as_long_as_one_of_three_is_left_the_agent_follows(control: ControlPlane
         assert not agent.status()["source_errors"]
 
     with running_agent(control) as agent:
-        wait_until(lambda: '"in sync"' in agent.said(), "in sync by what it remembered", 60)
+        agent.wait_in_sync()
         is_served(control, agent, others[1], "10.244.1.8")
 
         control.stop_peer(2)

@@ -33,7 +33,7 @@ def control() -> Iterator[ControlPlane]:
 @pytest.fixture
 def agent(control: ControlPlane) -> Iterator[ClusterAgent]:
     with running_agent(control) as made:
-        wait_until(lambda: '"in sync"' in made.said(), "in sync", 60)
+        made.wait_in_sync()
         yield made
 
 
@@ -147,7 +147,7 @@ def test_a_new_service_cidr_is_noticed_and_so_is_its_end(
 
 def test_a_node_that_does_not_exist_is_reported(control: ControlPlane):
     with running_agent(control, node_name="nobody") as agent:
-        wait_until(lambda: '"in sync"' in agent.said(), "in sync", 60)
+        agent.wait_in_sync()
         errors = agent.status()["source_errors"]
         assert errors == {"Node nobody": "Node nobody does not exist: --node-name must name one"}
         code, body = agent.get("/healthz", 10256)

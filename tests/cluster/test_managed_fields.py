@@ -123,7 +123,7 @@ def is_served(control: ControlPlane, agent: ClusterAgent, address: str) -> None:
 
 def test_whatever_managed_fields_hold_every_object_is_read(control: ControlPlane):
     with running_agent(control) as agent:
-        wait_until(lambda: '"in sync"' in agent.said(), "in sync", 60)
+        agent.wait_in_sync()
         assert serves(agent, "plain", "10.244.1.5")
         assert all(serves(agent, f"listed-{name}", "10.244.1.9") for name in FREE)
 

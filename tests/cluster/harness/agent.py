@@ -16,9 +16,12 @@ from ebpflb.model.address import format_address
 from ebpflb.model.service import ServiceName
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.place import Daemon, Place
+from tests.e2e.harness.waiting import wait_until
 
 NODE = "node1"
 
+# A start may have to compile, which takes half a minute alone and longer beside other tests.
+_START_TIMEOUT = 300.0
 _METRICS = "127.0.0.1:10249"
 
 
@@ -33,6 +36,10 @@ class ClusterAgent:
     def said(self) -> str:
         """Its log."""
         return self.daemon.log.read_text()
+
+    def wait_in_sync(self) -> None:
+        """Until it says so for the first time."""
+        wait_until(lambda: '"in sync"' in self.said(), "the agent is in sync", _START_TIMEOUT)
 
     def status(self) -> dict[str, Any]:
         """What `ebpflb status` says of the agent; empty before it answers."""
