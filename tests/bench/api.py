@@ -20,7 +20,6 @@ from tests.bench.harness.report import Row, percentile_row, plain_row
 from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.api_client import ApiClient
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.e2e.harness.waiting import wait_until
 from tests.proc_status import ProcStatus
 
 SERVICES, FEW_SERVICES = 5_000, 1_000
@@ -142,7 +141,7 @@ def committed_after(api: ApiClient, maps: MapSet, number: int, addresses: list[s
 def agent_in_sync(control: ControlPlane) -> Iterator[ClusterAgent]:
     """An agent that has programmed all of it."""
     with running_agent(control) as agent:
-        wait_until(lambda: '"in sync"' in agent.said(), "in sync", 120)
+        agent.wait_in_sync()
         yield agent
 
 
