@@ -72,11 +72,11 @@ image: ## Build the container image with buildah or docker; IMAGE=name:tag
 	@.ci/image $(IMAGE)
 
 lock: ## Lock what the image installs from PyPI to the newest versions, each file by its hash
-	@.ci/setup lint
+	@.ci/setup release
 	@.ci/lock
 
 release: ## Build sdist, wheel, chart and checksums in dist/; publish nothing; URL=, IMAGE=: of a real release
-	@.ci/setup lint
+	@.ci/setup release
 	@.ci/release $(URL) $(IMAGE)
 
 cluster: ## Start a real two-node Kubernetes with ebpflb installed, for experiments (root)
