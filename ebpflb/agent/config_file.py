@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from ebpflb.config.settings_file import FileVersion, digest
+from ebpflb.config.file_version import FileVersion, digest
 from ebpflb.errors import ConfigError
 from ebpflb.log import fields
 from ebpflb.source.watch import COMPARE_SECONDS, Watch

@@ -73,7 +73,7 @@ def _modules(value: object) -> object:
 
 
 def _mode(value: object) -> object:
-    return values.choice(*why.MODES)(value) if value else ""
+    return values.OneOf(why.MODES)(value) if value else ""
 
 
 _NO_WINDOWS = "Windows is not supported"

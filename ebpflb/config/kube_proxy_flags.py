@@ -184,7 +184,7 @@ def scheduler_of_ipvs(name: str, where: str, warn: Warn) -> str:
 def _apply_port(flags: dict[str, object], name: str, port: _PortFlag, warn: Warn) -> None:
     given = flags.pop(name)
     try:
-        number = values.number(0, 65535)(given)
+        number = values.Number(0, 65535)(given)
     except ValueError as error:
         raise ConfigError(f"--{name}: {given!r}: {error}") from error
     warn(f"--{name} is deprecated: use --{port.option}")

@@ -3,17 +3,21 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import Field, field, fields
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from ebpflb.config import values
 from ebpflb.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "EBPFLB_"
 
+Value = TypeVar("Value")
+
 _LISTS = (
     *(values.words, values.urls, values.cidrs, values.ports),
     *(values.nodeport_addresses, values.served_ips, values.flow_events),
 )
+_OF_LITERAL = values.OneOf(())
 # Kubernetes puts these into a pod's environment when a Service is called ebpflb.
 _SERVICE_LINK = re.compile(r"EBPFLB(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 
@@ -60,6 +64,40 @@ class Option(NamedTuple):
         """The checked default. Raises what finding it raises."""
         text = self.default() if callable(self.default) else self.default
         return None if text is None else self.parse(text)
+
+
+def option(
+    parse: Callable[[object], Value],
+    default: str | Callable[[], str] | None,
+    metavar: str,
+    help: str,
+    aliases: tuple[str, ...] = (),
+) -> Value:
+    """Declares a field of Settings as an Option, which is named like it."""
+    return cast(Value, _field(Option("", parse, default, metavar, help, aliases)))
+
+
+def one_of(default: Value, help: str, metavar: str = "", aliases: tuple[str, ...] = ()) -> Value:
+    """Declares a field of Settings as an Option whose values are the words of its Literal."""
+    return cast(Value, _field(Option("", _OF_LITERAL, str(default), metavar, help, aliases)))
+
+
+def _field(option: Option) -> Any:
+    return field(metadata={Option: option})
+
+
+def options_of(settings: type) -> tuple[Option, ...]:
+    """The options that its fields are declared as, in their order."""
+    return tuple(_option_of(each) for each in fields(settings) if Option in each.metadata)
+
+
+def _option_of(field: Field[Any]) -> Option:
+    found: Option = field.metadata[Option]
+    found = found._replace(name=field.name.replace("_", "-"))
+    if found.parse is not _OF_LITERAL:
+        return found
+    words = get_args(field.type)
+    return found._replace(parse=values.OneOf(words), metavar=found.metavar or "|".join(words))
 
 
 class Given(NamedTuple):

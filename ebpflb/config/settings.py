@@ -8,9 +8,8 @@ rest of the program reads a frozen `Settings`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ebpflb.config import values
 from ebpflb.config.kube_proxy_flags import Warn, translate, warn_without_effect
@@ -23,96 +22,17 @@ from ebpflb.config.option import (
     is_service_link,
     variable,
 )
-from ebpflb.config.options import OPTIONS
-from ebpflb.config.settings_file import NO_FILE, FileVersion, SettingsFile, read_settings_file
+from ebpflb.config.options import OPTIONS, Settings
+from ebpflb.config.settings_file import NO_FILE, SettingsFile, read_settings_file
 from ebpflb.config.values import PortRange, nearest
 from ebpflb.errors import ConfigError
+
+__all__ = ["Settings", "load_settings", "plain_settings", "setting", "settings_text"]
 
 _DETECTING = {
     "BridgeInterface": "pod-bridge-interface",
     "InterfaceNamePrefix": "pod-interface-name-prefix",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All settings, checked. Times are in seconds.
-
-    Without manifests the Kubernetes API is the source. No device patterns: those of
-    dataplane/attach/devices.py. An empty metrics or healthz address: do not listen. bind_address:
-    empty, or the node's primary address; an unspecified one (0.0.0.0, ::) says only which family
-    is first. nodeport_addresses: CIDRs and values.NODEPORT_WORDS, none for all addresses.
-    external_ips and load_balancer_ips: one of values.SERVED_IPS, or else CIDRs. A conntrack timeout
-    or size of 0 is the dataplane's own. flow_export: empty, a file, or "-". query_socket: None for
-    no such socket. service_selector, namespace_selector: None for all. config: the file that was
-    read, if there was one.
-    """
-
-    manifests: Path | None
-    kubeconfig: Path | None
-    master: str
-    api_servers: tuple[str, ...]
-    state_cache_max_age: float
-    service_proxy_name: str
-    service_selector: LabelSelector | None
-    namespace_selector: LabelSelector | None
-    watch_pods: bool
-    events: bool
-    node_name: str
-    cgroup_root: Path
-    bpffs_root: Path
-    host_devices: tuple[str, ...]
-    workload_devices: tuple[str, ...]
-    socket_lb: Literal["all", "host"]
-    forwarding: Literal["auto", "redirect", "stack"]
-    attach: Literal["auto", "tcx", "clsact"]
-    xdp: Literal["off", "auto", "native", "generic"]
-    xdp_devices: tuple[str, ...]
-    metrics_bind_address: str
-    metrics_services: bool
-    metrics_backends: bool
-    metrics_clients: int
-    healthz_bind_address: str
-    bind_address_hard_fail: bool
-    log_format: Literal["text", "json"]
-    verbosity: int
-    oom_score_adj: int
-    bind_address: str
-    nodeport_addresses: tuple[str, ...]
-    service_node_port_range: PortRange
-    external_ips: tuple[str, ...]
-    load_balancer_ips: tuple[str, ...]
-    protected_ports: tuple[int, ...]
-    localhost_nodeports: bool
-    masquerade_all: bool
-    scheduler: str
-    maglev_table_size: int
-    dsr: Literal["off", "annotated", "all"]
-    dsr_port: int
-    dsr_key_file: Path | None
-    detect_local_mode: Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
-    cluster_cidr: tuple[str, ...]
-    pod_bridge_interface: str
-    pod_interface_name_prefix: str
-    ejection: int
-    ejection_time: float
-    sync_period: float
-    min_sync_period: float
-    conntrack_tcp_timeout_established: float
-    conntrack_tcp_timeout_close_wait: float
-    conntrack_udp_timeout: float
-    conntrack_udp_timeout_stream: float
-    conntrack_max_per_core: int
-    conntrack_min: int
-    flow_events: tuple[str, ...]
-    flow_sample: int
-    flow_rate: int
-    flow_history: int
-    flow_export: str
-    flow_export_max_bytes: int
-    flow_export_files: int
-    query_socket: Path | None
-    config: FileVersion | None = None
 
 
 def load_settings(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ebpflb.config.file_version import FileVersion, digest
 from ebpflb.config.kube_proxy_config import DECIDED, KIND, read_kube_proxy_config
 from ebpflb.config.kube_proxy_flags import Warn
 from ebpflb.config.option import Given, by_option
@@ -17,13 +18,6 @@ from ebpflb.errors import ConfigError
 _NEVER_DECIDED = frozenset(("node-name", "log-format", "verbosity", "scheduler"))
 
 
-class FileVersion(NamedTuple):
-    """A file, and the digest of the content that was read."""
-
-    path: Path
-    digest: bytes
-
-
 class SettingsFile(NamedTuple):
     """What a file sets, by option name; `decides`: the options that only the file may set."""
 
@@ -33,12 +27,6 @@ class SettingsFile(NamedTuple):
 
 
 NO_FILE = SettingsFile(None, {}, frozenset())
-
-
-def digest(content: bytes) -> bytes:
-    from hashlib import sha256
-
-    return sha256(content).digest()
 
 
 def read_settings_file(path: Path, warn: Warn) -> SettingsFile:

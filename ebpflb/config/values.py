@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
 from typing import NamedTuple
@@ -129,15 +130,18 @@ def urls(value: object) -> tuple[str, ...]:
     return tuple(url(word) for word in words(value))
 
 
-def choice(*choices: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: object) -> str:
         # YAML reads off as a boolean.
         word = "off" if value is False else value
-        if word not in choices:
-            raise ValueError(f"unknown value{nearest(str(value), choices)}")
+        if word not in self.words:
+            raise ValueError(f"unknown value{nearest(str(value), self.words)}")
         return str(word)
-
-    return parse
 
 
 def boolean(value: object) -> bool:
@@ -148,34 +152,34 @@ def boolean(value: object) -> bool:
     return value in _TRUE
 
 
-def prime(first: int, last: int) -> Callable[[object], int]:
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number from first to last, inclusive."""
+
+    first: int
+    last: int
+
+    def __call__(self, value: object) -> int:
+        if not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)):
+            found = int(str(value))
+            if self.first <= found <= self.last:
+                return found
+        raise ValueError(f"want a number from {self.first} to {self.last}")
+
+
+class Prime(Number):
     """A prime from first to last, inclusive."""
 
-    def parse(value: object) -> int:
-        found = number(first, last)(value)
+    def __call__(self, value: object) -> int:
+        found = super().__call__(value)
         if not _is_prime(found):
-            near = next(each for each in (*range(found, last + 1), last) if _is_prime(each))
-            raise ValueError(f"want a prime, as {near}")
+            above = (each for each in range(found, self.last + 1) if _is_prime(each))
+            raise ValueError(f"want a prime, as {next(above, self.last)}")
         return found
-
-    return parse
 
 
 def _is_prime(number: int) -> bool:
     return all(number % divisor for divisor in range(2, isqrt(number) + 1))
-
-
-def number(first: int, last: int) -> Callable[[object], int]:
-    """A whole number from first to last, inclusive."""
-
-    def parse(value: object) -> int:
-        if not isinstance(value, bool) and re.fullmatch(r"-?[0-9]{1,9}", str(value)):
-            found = int(str(value))
-            if first <= found <= last:
-                return found
-        raise ValueError(f"want a number from {first} to {last}")
-
-    return parse
 
 
 # Envoy's and Istio's default of consecutive failures.
@@ -190,7 +194,7 @@ def ejection(value: object) -> int:
     if str(value) in words:
         return words[str(value)]
     try:
-        return number(0, _MOST_FAILURES)(value)
+        return Number(0, _MOST_FAILURES)(value)
     except ValueError as error:
         raise ValueError(f"want off, on or a number from 0 to {_MOST_FAILURES}") from error
 
@@ -282,7 +286,7 @@ def ports(value: object) -> tuple[int, ...]:
     """Port numbers, sorted."""
     items = value if isinstance(value, list | tuple) else [value]
     found = words([str(item) for item in items])
-    return tuple(sorted(number(1, _LAST_PORT)(word) for word in found))
+    return tuple(sorted(Number(1, _LAST_PORT)(word) for word in found))
 
 
 # So many ports are left to masquerade with, that sockets and NodePorts do not use.

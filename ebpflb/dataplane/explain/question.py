@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ebpflb.config.values import number
+from ebpflb.config.values import Number
 from ebpflb.model.address import Address, Protocol, parse_address
 from ebpflb.model.service import ServiceName
 
 Plain = Mapping[str, Any]
 _LAST_PORT = 65535
-_port = number(1, _LAST_PORT)
+_port = Number(1, _LAST_PORT)
 
 
 class ExplainQuestion(

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from ebpflb.config.values import boolean, duration, near, nearest, number
+from ebpflb.config.values import Number, boolean, duration, near, nearest
 from ebpflb.dataplane.flows.records import StoredFlow, rfc3339_ns
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, Protocol, format_address, parse_address
@@ -258,7 +258,7 @@ class FlowQueries:
             raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = query.parameters
         wanted = parse_filter(given, self._service, self._end, time.time_ns())
-        limit = _parsed("limit", given, number(0, _MOST))
+        limit = _parsed("limit", given, Number(0, _MOST))
         follow = _parsed("follow", given, boolean)
         return StreamedAnswer(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
 

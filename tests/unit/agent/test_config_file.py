@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ebpflb.agent.config_file import config_watched
-from ebpflb.config.settings_file import FileVersion, digest
+from ebpflb.config.file_version import FileVersion, digest
 from ebpflb.errors import ConfigError
 
 SECONDS = 60

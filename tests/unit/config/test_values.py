@@ -146,13 +146,13 @@ def test_what_are_no_ports(given):
 @pytest.mark.parametrize("given", ["1.5", "", "0x10", True, None, 1.0, "99999999999"])
 def test_what_is_no_number(given):
     with pytest.raises(ValueError, match="want a number from 0 to 9"):
-        values.number(0, 9)(given)
+        values.Number(0, 9)(given)
 
 
 def test_limits_of_a_number_belong_to_it():
-    assert (values.number(-9, 9)("-9"), values.number(-9, 9)(9)) == (-9, 9)
+    assert (values.Number(-9, 9)("-9"), values.Number(-9, 9)(9)) == (-9, 9)
     with pytest.raises(ValueError, match="from -9 to 9"):
-        values.number(-9, 9)("10")
+        values.Number(-9, 9)("10")
 
 
 @pytest.mark.parametrize("given", ["", "https://[fd00::1]:6443", "http://10.0.0.1/path"])
