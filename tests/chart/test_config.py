@@ -5,8 +5,9 @@ from base64 import b64decode
 from pathlib import Path
 
 import pytest
+import yaml
 
-from ebpflb.config.settings import Settings, load_settings
+from ebpflb.config.settings import Settings, load_settings, plain_settings
 from ebpflb.config.values import parse_bind_address
 from ebpflb.dataplane.services.tunnel_keys import TunnelKeys
 from tests.chart.harness.rendering import (
@@ -18,50 +19,33 @@ from tests.chart.harness.rendering import (
     settings_file,
 )
 from tests.memory_maps import memory_maps
+from tests.options import SET_BY_THE_CHART
 
-# One value for each option that can be given.
+_DEFAULTS = plain_settings(load_settings({"node-name": "node1", "cgroup-root": "/"}, {}))
+# One value for each option that can be given, and of each kind one that is not the default.
 EVERY_OPTION: Object = {
+    **{name: value for name, value in _DEFAULTS.items() if name not in SET_BY_THE_CHART},
     "attach": "clsact",
     "bind-address": "192.0.2.7",
-    "bind-address-hard-fail": True,
     "cluster-cidr": ["10.244.0.0/16", "fd00::/56"],
-    "conntrack-max-per-core": 32768,
-    "conntrack-min": 0,
-    "conntrack-tcp-timeout-close-wait": "1h",
-    "conntrack-tcp-timeout-established": 86400,
-    "conntrack-udp-timeout": "30s",
+    "conntrack-tcp-timeout-established": 86000,
     "conntrack-udp-timeout-stream": "2m30s",
-    "detect-local-mode": "BridgeInterface",
     "dsr": "annotated",
-    "dsr-port": 6090,
+    "ejection": True,
     "events": False,
     "external-ips": ["192.0.2.0/24"],
     "flow-events": ["start", "end"],
     "flow-export": "-",
-    "flow-export-files": 2,
-    "flow-export-max-bytes": 65536,
-    "flow-history": 100,
-    "flow-rate": 0,
-    "flow-sample": 10,
     "host-devices": "eth*,bond0",
-    "load-balancer-ips": "not-nodes",
-    "localhost-nodeports": False,
-    "log-format": "json",
-    "masquerade-all": True,
     "min-sync-period": "500ms",
     "nodeport-addresses": "primary",
     "oom-score-adj": -900,
-    "pod-bridge-interface": "cni0",
-    "pod-interface-name-prefix": "veth",
     "protected-ports": [10250],
     "service-node-port-range": "20000-22767",
     "service-proxy-name": "ebpflb",
-    "socket-lb": "host",
-    "state-cache-max-age": "30m",
-    "sync-period": 60,
     "verbosity": 2,
     "watch-pods": False,
-    "workload-devices": ["veth*"],
+    "xdp": False,
 }
 
 
@@ -84,21 +68,15 @@ def test_the_agent_accepts_the_settings_file(tmp_path: Path, values: Object) -> 
 
 
 def test_every_option_arrives_with_its_value(tmp_path: Path) -> None:
-    settings = loaded(tmp_path, {"config": EVERY_OPTION, **PORTS})
-    assert settings.attach == "clsact"
-    assert settings.cluster_cidr == ("10.244.0.0/16", "fd00::/56")
-    assert settings.conntrack_udp_timeout_stream == 150
-    assert settings.conntrack_tcp_timeout_established == 86400
-    assert settings.host_devices == ("eth*", "bond0")
-    assert settings.nodeport_addresses == ("primary",)
-    assert settings.service_node_port_range == (20000, 22767)
-    assert settings.oom_score_adj == -900
-    assert settings.min_sync_period == 0.5
-    assert settings.localhost_nodeports is False
-    assert settings.verbosity == 2
-    assert (settings.service_proxy_name, settings.state_cache_max_age) == ("ebpflb", 1800)
-    assert (settings.dsr, settings.dsr_port) == ("annotated", 6090)
-    assert (settings.watch_pods, settings.events) == (False, False)
+    path = tmp_path / "options.yaml"
+    path.write_text(yaml.safe_dump({"node-name": "node1", "cgroup-root": "/", **EVERY_OPTION}))
+    wanted = plain_settings(load_settings({"config": str(path)}, {}))
+    found = plain_settings(loaded(tmp_path, {"config": EVERY_OPTION, **PORTS}))
+    assert {name: found[name] for name in EVERY_OPTION} == {
+        name: wanted[name] for name in EVERY_OPTION
+    }
+    assert found["conntrack-udp-timeout-stream"] == "150s"
+    assert found["host-devices"] == ["eth*", "bond0"]
 
 
 @pytest.mark.parametrize(

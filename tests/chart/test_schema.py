@@ -9,26 +9,12 @@ import pytest
 import yaml
 
 from ebpflb.config.options import OPTIONS
+from tests import options
 from tests.chart import readme
 from tests.chart.harness.alerts import alerts
 from tests.chart.harness.rendering import CHART, EVERYTHING, Object, template
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-# What depends on the pod and is therefore set by values of the chart.
-SET_BY_THE_CHART = {
-    *(
-        "api-servers",
-        "bpffs-root",
-        "cgroup-root",
-        "dsr-key-file",
-        "healthz-bind-address",
-        "kubeconfig",
-        "manifests",
-        "master",
-    ),
-    *("metrics-backends", "metrics-bind-address", "metrics-services", "node-name", "query-socket"),
-    *("namespace-selector", "service-selector"),
-}
 # Labels, annotations, selectors and quantities have any keys; so has what a parent chart shares.
 OPEN = (
     *("abels", "nnotations", "/nodeSelector", "/requests", "/limits", "/global"),
@@ -161,10 +147,9 @@ def test_values_yaml_shows_everything_that_the_schema_knows() -> None:
                 assert any(leaf == path or leaf.startswith(f"{path}/") for leaf in shown), path
 
 
-def test_the_schema_names_every_option_of_the_agent() -> None:
-    names = {option.name for option in OPTIONS}
-    assert set(SCHEMA["properties"]["config"]["properties"]) == names - SET_BY_THE_CHART
-    assert names >= SET_BY_THE_CHART
+def test_the_schema_has_the_options_of_the_agent() -> None:
+    assert options.SCHEMA.read_text() == options.chart_schema(), "python -m tests.options"
+    assert {option.name for option in OPTIONS} > options.SET_BY_THE_CHART
 
 
 def test_the_schema_names_every_alert() -> None:
