@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from ebpflb.cli.render import visible
+from ebpflb.cli.table import visible
 from ebpflb.config.options import METRICS_BIND_ADDRESS, QUERY_SOCKET
 from ebpflb.config.settings import setting
 from ebpflb.config.values import parse_bind_address

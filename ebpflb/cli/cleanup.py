@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from ebpflb.cli.options import Output, output_option
 from ebpflb.cli.pinned import bpffs_option, pin_root
-from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.render import emit
 from ebpflb.config.options import BPFFS_ROOT
 from ebpflb.errors import AttachError
 

@@ -21,8 +21,9 @@ from ebpflb.cli.agent_client import (
     metrics_address_option,
     silent_nodes,
 )
+from ebpflb.cli.options import Output, output_option
 from ebpflb.cli.pinned import bpffs_option, pin_root
-from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.render import emit
 from ebpflb.cli.status import look
 from ebpflb.config.settings import setting
 from ebpflb.config.values import node_port_range

@@ -11,8 +11,9 @@ import click
 from ebpflb.cli.agent_client import query_socket_option
 from ebpflb.cli.explain_text import ExplainCommand, exit_status, outcome_of, show
 from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
+from ebpflb.cli.options import Output, name_namespace_option, output_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
+from ebpflb.cli.render import emit
 from ebpflb.config.settings import setting
 from ebpflb.errors import ConfigError
 

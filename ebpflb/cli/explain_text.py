@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ebpflb.cli.render import visible
+from ebpflb.cli.table import visible
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
 from ebpflb.words.connections import Fate

@@ -4,7 +4,7 @@
 import re
 from typing import NamedTuple
 
-from ebpflb.cli.render import full_name
+from ebpflb.cli.options import full_name
 from ebpflb.errors import ConfigError
 from ebpflb.model.address import Address, Protocol, parse_address
 from ebpflb.model.service import ServiceName

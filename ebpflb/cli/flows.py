@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb flows: who connects to what through this node, and how it went."""
 
-import os
-import shutil
-import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import reduce
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import chain
+from typing import Any
 
 import click
 from msgspec import to_builtins
 
 from ebpflb.cli.agent_client import query_socket as socket_path
 from ebpflb.cli.agent_client import query_socket_option, stream
-from ebpflb.cli.render import (
+from ebpflb.cli.options import (
     Output,
-    all_namespaces_option,
-    emit,
     full_name,
-    namespace_option,
+    namespace_options,
     one_namespace,
+    options,
     output_option,
-    size,
-    visible,
 )
+from ebpflb.cli.render import emit, has_colours, terminal_width
+from ebpflb.cli.table import Column, Table, size
 from ebpflb.config.values import is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
@@ -39,88 +36,8 @@ from ebpflb.words.connections import (
 )
 
 _COLOURS = {FORWARDED: "green", FAILED: "red", REFUSED: "yellow", DROPPED: "red"}
-_NARROW = 140
-_GAP = "  "
 _LAST = 20
 _STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
-
-
-class FlowColumn(NamedTuple):
-    """width: usual; a column grows with its contents. label: where there are no titles."""
-
-    title: str
-    width: int
-    cell: Callable[[Flow], str]
-    label: str = ""
-
-
-class FlowTable:
-    """Turns flows into lines one by one, with a header before the first."""
-
-    def __init__(self, width: int | None, *, colour: bool, nodes: bool = False) -> None:
-        """`width`: of the terminal, in columns; None if it does not matter. `nodes`: name them."""
-        self.colour = colour
-        self._width = width
-        self._nodes = nodes
-        self._columns = [each for each in COLUMNS if nodes or each.title != _NODE]
-        self._widths = [each.width for each in self._columns]
-        self._verdict = [each.title for each in self._columns].index(_VERDICT)
-        self._is_narrow = width is not None and width < _NARROW
-        self._begun = False
-
-    def fit(self, flows: Iterable[Flow | LostFlows]) -> None:
-        """Widen the columns to fit these flows, which are all that follow."""
-        rows = [self._header(), *(self._cells(each) for each in flows if isinstance(each, Flow))]
-        self._widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        needed = sum(self._widths) + len(_GAP) * (len(self._widths) - 1)
-        self._is_narrow = self._width is not None and self._width < needed
-
-    def rows(self, found: Flow | LostFlows) -> Iterator[str]:
-        if not (self._begun or self._is_narrow):
-            yield self._line(self._header())
-        self._begun = True
-        if isinstance(found, LostFlows):
-            where = f" on {visible(found.node)}" if self._nodes else ""
-            what = f"{found.lost} flows{where} are missing"
-            yield f"({what}: they arrived faster than they could be shown)"
-        elif self._is_narrow:
-            yield from self._block(self._cells(found))
-        else:
-            yield self._line(self._cells(found))
-
-    def _header(self) -> list[str]:
-        return [each.title for each in self._columns]
-
-    def _cells(self, flow: Flow) -> list[str]:
-        return [visible(each.cell(flow)) for each in self._columns]
-
-    def _line(self, cells: Sequence[str]) -> str:
-        self._widths = [max(pair) for pair in zip(self._widths, map(len, cells), strict=True)]
-        padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
-        padded[self._verdict] = self._coloured(padded[self._verdict])
-        return _GAP.join(padded).rstrip()
-
-    def _block(self, cells: Sequence[str]) -> Iterator[str]:
-        *before, verdict = cells[: self._verdict + 1]
-        client, service, backend, *_ = cells[self._verdict + 1 :]
-        yield " ".join([*before, self._coloured(verdict)])
-        facts = " ".join(
-            f"{column.label} {cell}".lstrip()
-            for column, cell in zip(self._columns, cells, strict=True)
-            if column in _FACTS and cell
-        )
-        for line in filter(None, [client, f"-> {service}", backend and f"-> {backend}", facts]):
-            yield from textwrap.wrap(
-                line,
-                width=max(self._width or 0, 20),
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-            )
-
-    def _coloured(self, cell: str) -> str:
-        colour = _COLOURS.get(cell.strip())
-        return click.style(cell, fg=colour) if self.colour and colour else cell
 
 
 def _when(flow: Flow) -> str:
@@ -184,54 +101,84 @@ def _time(seconds: float | None) -> str:
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
 
 
-_NODE, _VERDICT = "NODE", "VERDICT"
-_FACTS = (
-    FlowColumn("PATH", 6, lambda flow: flow.path),
-    FlowColumn("BYTES", 15, _volume),
-    FlowColumn("TOOK", 6, lambda flow: _time(flow.seconds)),
-    FlowColumn("RTT", 6, lambda flow: _time(flow.rtt_seconds), "rtt"),
-    FlowColumn("WHY", 0, _why),
+COLUMNS: Sequence[Column[Flow]] = (
+    Column("TIME", _when, width=19),
+    Column("NODE", lambda flow: flow.node, width=12),
+    Column("VERDICT", lambda flow: flow.verdict, width=9),
+    Column("CLIENT", lambda flow: _end(flow.client) or "?", width=22),
+    Column("SERVICE", _service, width=28),
+    Column("BACKEND", lambda flow: _end(flow.backend), width=22),
+    Column("PATH", lambda flow: flow.path, width=6),
+    Column("BYTES", _volume, width=15),
+    Column("TOOK", lambda flow: _time(flow.seconds), width=6),
+    Column("RTT", lambda flow: _time(flow.rtt_seconds), width=6),
+    Column("WHY", _why),
 )
-COLUMNS = (
-    FlowColumn("TIME", 19, _when),
-    FlowColumn(_NODE, 12, lambda flow: flow.node),
-    FlowColumn(_VERDICT, 9, lambda flow: flow.verdict),
-    FlowColumn("CLIENT", 22, lambda flow: _end(flow.client) or "?"),
-    FlowColumn("SERVICE", 28, _service),
-    FlowColumn("BACKEND", 22, lambda flow: _end(flow.backend)),
-    *_FACTS,
-)
+_VERDICT = "VERDICT"
+_LABELS = {"SERVICE": "-> ", "BACKEND": "-> ", "RTT": "rtt "}
+_LINES_OF_THEIR_OWN = ("CLIENT", "SERVICE", "BACKEND")
 
 
-def filter_options(command: Callable[..., Any]) -> Any:
-    """The options that select flows."""
-    options = (
-        click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
-        click.option("--service", metavar="[NS/]NAME", help="Only show flows to this Service."),
-        click.option(
-            "--from", "source", metavar="ADDR|[NS/]POD", help="Only show flows from this client."
-        ),
-        click.option(
-            "--to",
-            "target",
-            metavar="ADDR|[NS/]POD",
-            help="Only show flows to this frontend or backend.",
-        ),
-        click.option(
-            "--verdict", metavar="WORD,...", help=f"Any of: {', '.join(VERDICTS)} (see below)."
-        ),
-        click.option("--event", metavar="WORD,...", help=f"Any of: {', '.join(FLOW_EVENTS)}."),
-        click.option(
-            "--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."
-        ),
-        click.option(
-            "--since", metavar="DURATION", help="Only show flows newer than this: 90s, 5m, 1h30m."
-        ),
-        namespace_option,
-        all_namespaces_option,
-        output_option,
+def flow_table(
+    flows: Iterable[Flow | LostFlows], *, nodes: bool = False, colour: bool = False
+) -> Table[Flow]:
+    """`nodes`: name them."""
+    columns = [each for each in COLUMNS if nodes or each.title != "NODE"]
+    return Table(
+        columns,
+        (each if isinstance(each, Flow) else _missing(each, nodes=nodes) for each in flows),
+        style=lambda flow: {"fg": _COLOURS.get(flow.verdict)} if colour else {},
+        styled=_VERDICT,
+        block=partial(_block, [each.title for each in columns]),
     )
-    return reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def _missing(found: LostFlows, *, nodes: bool) -> str:
+    where = f" on {found.node}" if nodes else ""
+    what = f"{found.lost} flows{where} are missing"
+    return f"({what}: they arrived faster than they could be shown)"
+
+
+def _block(titles: Sequence[str], cells: Sequence[str], width: int) -> Iterator[str]:
+    """What happened, then who, each on a line of its own, then everything else."""
+    at = titles.index(_VERDICT) + 1
+    yield " ".join(cells[:at])
+    named = {
+        title: f"{_LABELS.get(title, '')}{cell}"
+        for title, cell in zip(titles[at:], cells[at:], strict=True)
+        if cell
+    }
+    own = [named.pop(title, "") for title in _LINES_OF_THEIR_OWN]
+    for line in filter(None, [*own, " ".join(named.values())]):
+        yield from textwrap.wrap(
+            line, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
+
+
+filter_options = options(
+    click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
+    click.option("--service", metavar="[NS/]NAME", help="Only show flows to this Service."),
+    click.option(
+        "--from", "source", metavar="ADDR|[NS/]POD", help="Only show flows from this client."
+    ),
+    click.option(
+        "--to",
+        "target",
+        metavar="ADDR|[NS/]POD",
+        help="Only show flows to this frontend or backend.",
+    ),
+    click.option(
+        "--verdict", metavar="WORD,...", help=f"Any of: {', '.join(VERDICTS)} (see below)."
+    ),
+    click.option("--event", metavar="WORD,...", help=f"Any of: {', '.join(FLOW_EVENTS)}."),
+    click.option("--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."),
+    click.option(
+        "--since", metavar="DURATION", help="Only show flows newer than this: 90s, 5m, 1h30m."
+    ),
+    namespace_options,
+    output_option,
+)
+"""The options that select flows."""
 
 
 @click.command(
@@ -310,25 +257,17 @@ def _extent(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def show(
-    flows: Iterable[Flow | LostFlows], output: Output, *, follow: bool, nodes: bool = False
+    flows: Iterator[Flow | LostFlows], output: Output, *, follow: bool, nodes: bool = False
 ) -> None:
-    """Print flows. `nodes`: see FlowTable."""
+    """Print flows. `nodes`: see flow_table()."""
     if output == "jsonl":
         for flow in flows:
             click.echo(flow_line(flow).decode(), nl=False)
     elif output in ("json", "yaml"):
         emit([to_builtins(flow) for flow in flows], output, lambda: ())
-    else:
-        is_terminal = sys.stdout.isatty()
-        fits = is_terminal and output == "table"
-        width = shutil.get_terminal_size().columns if fits else None
-        table = FlowTable(width, colour=is_terminal and "NO_COLOR" not in os.environ, nodes=nodes)
-        _show_table(table, flows, follow=follow)
-
-
-def _show_table(table: FlowTable, flows: Iterable[Flow | LostFlows], *, follow: bool) -> None:
-    if not follow:
-        flows = list(flows)
-        table.fit(flows)
-    for flow in flows:
-        click.echo("\n".join(table.rows(flow)), color=table.colour)
+    elif first := next(flows, None):
+        # The titles come with the first one.
+        every = chain([first], flows)
+        table = flow_table(every, nodes=nodes, colour=has_colours())
+        for line in table.lines(terminal_width(output), grows=follow):
+            click.echo(line, color=has_colours())

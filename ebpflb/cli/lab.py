@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb lab: a small test cluster of network namespaces on this machine."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -10,22 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ebpflb.cli.render import TextTable, emit
+from ebpflb.cli.options import Output, output_option
+from ebpflb.cli.render import emit
+from ebpflb.cli.table import Column, Table
 from ebpflb.errors import ProbeError
 
 if TYPE_CHECKING:
-    from ebpflb.lab.cluster import Lab
+    from ebpflb.lab.cluster import Lab, MemberStatus
 
 _NAME = click.option(
     "--name", default="lab", show_default=True, help="Name of the lab; several can be up."
-)
-_OUTPUT = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format.",
 )
 
 
@@ -57,8 +50,8 @@ def lab() -> None:
     show_default=True,
     help="net.ipv4.conf.*.rp_filter: 0 off, 1 strict (RHEL), 2 loose (systemd, Ubuntu).",
 )
-@_OUTPUT
-def up(output: str, cni: str, family: str, **options: int) -> None:
+@output_option
+def up(output: Output, cni: str, family: str, **options: int) -> None:
     """Build a lab and wait until its pods serve."""
     from ebpflb.lab import Cni, Lab, LabConfig, Stack
 
@@ -78,13 +71,13 @@ def down(name: str) -> None:
 
 @lab.command()
 @click.option("--name", default=None, help="Only show this lab.")
-@_OUTPUT
-def status(name: str | None, output: str) -> None:
+@output_option
+def status(name: str | None, output: Output) -> None:
     """Show the labs and their members. Exit status 1 if anything in them is down."""
     from ebpflb.lab import Lab, state
 
     labs = [Lab.load(each) for each in ([name] if name else state.names())]
-    if not labs and output == "table":
+    if not labs and output in ("table", "wide"):
         click.echo("no lab is up")
     _show(labs, output)
     if not all(each.complete and each.is_whole() for each in labs):
@@ -124,14 +117,11 @@ def apply(name: str, path: Path) -> None:
         click.echo(f"{file}: on {', '.join(node.name for node in there.nodes)}")
 
 
-def _show(labs: Sequence["Lab"], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps([_as_dict(each) for each in labs], indent=2))
-        return
-    emit(None, "table", lambda: _lines(labs))
+def _show(labs: Sequence["Lab"], output: Output) -> None:
+    emit([_as_dict(each) for each in labs], output, lambda: _lines(labs))
 
 
-def _lines(labs: Sequence["Lab"]) -> Iterator[str | TextTable]:
+def _lines(labs: Sequence["Lab"]) -> "Iterator[str | Table[MemberStatus]]":
     from ebpflb.lab import state
 
     for each in labs:
@@ -140,11 +130,17 @@ def _lines(labs: Sequence["Lab"]) -> Iterator[str | TextTable]:
         orphan = ", left by a process that was killed" if state.is_orphan(each.name) else ""
         place = f"{each.directory}{unfinished}{orphan}"
         yield f"lab {each.name}: {settings.cni}, {settings.family}, {place}"
-        table = [("  NAME", "KIND", "NODE", "ADDRESSES", "PID", "STATE")]
-        for row in each.status():
-            name, addresses = f"  {row.name}", " ".join(row.addresses)
-            table.append((name, row.kind, row.node, addresses, str(row.pid or ""), row.state))
-        yield TextTable(table)
+        yield Table(_MEMBERS, each.status())
+
+
+_MEMBERS: "Sequence[Column[MemberStatus]]" = (
+    Column("  NAME", lambda each: f"  {each.name}"),
+    Column("KIND", lambda each: each.kind),
+    Column("NODE", lambda each: each.node),
+    Column("ADDRESSES", lambda each: " ".join(each.addresses)),
+    Column("PID", lambda each: str(each.pid or "")),
+    Column("STATE", lambda each: each.state),
+)
 
 
 def _as_dict(each: "Lab") -> dict[str, object]:

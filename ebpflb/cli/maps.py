@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb maps: what the kernel holds, from the pinned maps."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebpflb.cli.options import Output, output_option, service_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, TextTable, emit, output_option, service_option, size
-from ebpflb.cli.services import frontends_of, show_frontends
+from ebpflb.cli.render import emit
+from ebpflb.cli.services import frontend_lines, frontends_of, plain_frontends
+from ebpflb.cli.table import Column, Table, size
 from ebpflb.config.values import nearest, socket_address
 
 if TYPE_CHECKING:
-    from ebpflb.dataplane.explain.known_flow import TrackedFlow, TrackedSockets
-    from ebpflb.dataplane.view.dump import Element
+    from ebpflb.dataplane.view.dump import Element, MapFill
 
 
 def _known_names(
@@ -60,8 +61,7 @@ def list_maps(bpffs_root: str | None, output: Output) -> None:
     from ebpflb.dataplane.view.dump import map_fills
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
-    rows = [(each.name, each.type, each.used, each.max, size(each.memory)) for each in fills]
-    emit(fills, output, lambda: [TextTable([("NAME", "TYPE", "USED", "MAX", "MEMORY"), *rows])])
+    emit(fills, output, lambda: [Table(_MAPS, fills)])
 
 
 @maps.command(
@@ -94,16 +94,17 @@ def dump(
 
         raw = {name: decode_map(opened[name]) for name in dict.fromkeys(names)}
         shown = {name: [element._asdict() for element in found] for name, found in raw.items()}
-        emit(shown, output, lambda: _raw_lines(raw))
+        items = [{"map": name, **each} for name, found in shown.items() for each in found]
+        emit(shown, output, lambda: _raw_lines(raw), items)
     else:
-        show_frontends(frontends_of(opened, service), output)
+        found = frontends_of(opened, service)
+        emit(plain_frontends(found), output, lambda: frontend_lines(found))
 
 
-def _raw_lines(raw: Mapping[str, "list[Element]"]) -> Iterator[str | TextTable]:
+def _raw_lines(raw: Mapping[str, "list[Element]"]) -> "Iterator[str | Table[Element]]":
     for name, elements in raw.items():
         yield f"{name}: {len(elements)} {'entry' if len(elements) == 1 else 'entries'}"
-        rows = [(f"  {_words(each.key)}", "->", _words(each.value)) for each in elements]
-        yield TextTable(rows)
+        yield Table(_RAW, elements)
 
 
 @click.command(
@@ -126,25 +127,14 @@ def conntrack(bpffs_root: str | None, output: Output) -> None:
 
     opened = open_pins(pin_root(bpffs_root))[1]
     flows, sockets = tracked_flows(opened), socket_counts(opened)
-    plain = [*(each._asdict() for each in flows), *(each._asdict() for each in sockets)]
-    emit(plain, output, lambda: [TextTable(list(_flow_rows(flows, sockets)))])
+    found = [*(each._asdict() for each in flows), *(each._asdict() for each in sockets)]
+    emit(found, output, lambda: [Table(_ENTRIES, found)])
 
 
-def _flow_rows(
-    flows: "Iterable[TrackedFlow]", sockets: "Iterable[TrackedSockets]"
-) -> Iterator[tuple[object, ...]]:
-    yield "", "STATE", "CLIENT", "FRONTEND", "BACKEND", "BEGAN", "SILENT"
-    for flow in flows:
-        client = socket_address(flow.client, flow.client_port)
-        frontend = socket_address(flow.frontend, flow.frontend_port)
-        backend = socket_address(flow.backend, flow.backend_port)
-        times = int(flow.age), int(flow.silent)
-        yield flow.protocol, flow.state, client, frontend, backend, *times
-    for each in sockets:
-        frontend = socket_address(each.frontend, each.frontend_port)
-        backend = socket_address(each.backend, each.backend_port)
-        count = f"{each.sockets} socket{'s' * (each.sockets != 1)}"
-        yield each.protocol, "socket LB", count, frontend, backend, "-", "-"
+def _client(entry: Mapping[str, Any]) -> str:
+    if "client" in entry:
+        return socket_address(entry["client"], entry["client_port"])
+    return f"{entry['sockets']} socket{'s' * (entry['sockets'] != 1)}"
 
 
 def _words(value: Any, prefix: str = "") -> str:
@@ -154,3 +144,26 @@ def _words(value: Any, prefix: str = "") -> str:
         return " ".join(_words(each, f"{inner}{name}") for name, each in value.items())
     text = ",".join(map(_words, value)) if isinstance(value, list) else str(value)
     return f"{prefix}={text or '-'}" if prefix else text or "-"
+
+
+_MAPS: "Sequence[Column[MapFill]]" = (
+    Column("NAME", lambda each: each.name),
+    Column("TYPE", lambda each: each.type),
+    Column("USED", lambda each: each.used),
+    Column("MAX", lambda each: each.max),
+    Column("MEMORY", lambda each: size(each.memory)),
+)
+_RAW: "Sequence[Column[Element]]" = (
+    Column("", lambda each: f"  {_words(each.key)}"),
+    Column("", lambda _: "->"),
+    Column("", lambda each: _words(each.value)),
+)
+_ENTRIES: Sequence[Column[Mapping[str, Any]]] = (
+    Column("", lambda each: each["protocol"]),
+    Column("STATE", lambda each: each.get("state", "socket LB")),
+    Column("CLIENT", _client),
+    Column("FRONTEND", lambda each: socket_address(each["frontend"], each["frontend_port"])),
+    Column("BACKEND", lambda each: socket_address(each["backend"], each["backend_port"])),
+    Column("BEGAN", lambda each: int(each["age"]) if "age" in each else "-"),
+    Column("SILENT", lambda each: int(each["silent"]) if "silent" in each else "-"),
+)

@@ -2,7 +2,7 @@
 """ebpflb services: the frontends in force with their backends, from the pinned maps."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -16,20 +16,18 @@ from ebpflb.cli.compact.frontends import (
     FrontendRow,
     FrontendSettings,
 )
-from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import (
+from ebpflb.cli.options import (
     Output,
-    TextTable,
-    all_namespaces_option,
-    emit,
     full_name,
-    namespace_option,
+    namespace_options,
     one_namespace,
     output_option,
-    repeat,
     service_option,
     watch_option,
 )
+from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
+from ebpflb.cli.render import show
+from ebpflb.cli.table import Column, Table
 from ebpflb.config.values import socket_address
 from ebpflb.model.address import Address, format_address
 from ebpflb.words.scheduler import Scheduler
@@ -63,8 +61,7 @@ Examples:
 )
 @service_option
 @compact_option
-@namespace_option
-@all_namespaces_option
+@namespace_options
 @watch_option
 @bpffs_option
 @output_option
@@ -77,15 +74,10 @@ def services(
     def look() -> "list[FrontendInForce]":
         return frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
 
-    def show(found: "list[FrontendInForce]") -> None:
-        if is_compact:
-            click.echo(compact(list(map(_compact_row, found))))
-        else:
-            show_frontends(found, output)
-
-    if watch:
-        repeat(look, show, output)
-    show(look())
+    if is_compact:
+        click.echo(compact(list(map(_compact_row, look()))))
+    else:
+        show(look, frontend_lines, output, watch=watch, plain=plain_frontends)
 
 
 def frontends_of(
@@ -108,8 +100,9 @@ def frontends_of(
     ]
 
 
-def show_frontends(found: "Sequence[FrontendInForce]", output: Output) -> None:
-    emit([_plain(each) for each in found], output, lambda: [TextTable(list(_frontend_rows(found)))])
+def plain_frontends(found: "Iterable[FrontendInForce]") -> list[dict[str, Any]]:
+    """As JSON has them."""
+    return [_plain(each) for each in found]
 
 
 def _plain(found: "FrontendInForce") -> dict[str, Any]:
@@ -196,54 +189,43 @@ def _addresses(backends: "Iterable[Backend]") -> frozenset[str]:
     return frozenset(socket_address(format_address(each.address), each.port) for each in backends)
 
 
-def _frontend_rows(found: "Iterable[FrontendInForce]") -> Iterator[tuple[object, ...]]:
-    yield (
-        *("", "FRONTEND", "TYPE", "SERVICE", "POLICY"),
-        *("ACTIVE", *map(str.upper, COUNTS)),
-    )
-    yield "  ->", "BACKEND", "STATE", "FROM"
-    for each in found:
-        frontend = each.frontend
-        yield (
-            frontend.key.protocol.name,
-            _end(*frontend.key[:2]),
-            frontend.type,
-            _service_port(frontend),
-            _policy(frontend),
-            "-",
-            *_counts(each),
-        )
-        yield from (("  <-", prefix, "source range") for prefix in frontend.allowed_sources)
-        yield from _choice_rows(each)
+class _Below(NamedTuple):
+    """A line below a frontend: a source range or a backend. counts: by the names of columns."""
+
+    mark: str
+    what: object
+    state: object
+    source: str = ""
+    counts: Mapping[str, int] = {}
 
 
-def _choice_rows(found: "FrontendInForce") -> Iterator[tuple[object, ...]]:
+def _below(found: "FrontendInForce") -> Iterator[_Below]:
     local, others = found.frontend.local, found.frontend.others
+    for prefix in found.frontend.allowed_sources:
+        yield _Below("  <-", prefix, "source range")
     if local == others:
-        yield from _backend_rows(found, local, "all")
+        yield from _backends(found, local, "all")
     else:
         both = [backend for backend in local.backends if backend in others.backends]
         for backend in both:
-            yield _backend_row(found, found.backends[backend], "all")
-        yield from _backend_rows(found, local, "this node", but=both)
-        yield from _backend_rows(found, others, "elsewhere", but=both)
+            yield _backend(found, found.backends[backend], "all")
+        yield from _backends(found, local, "this node", but=both)
+        yield from _backends(found, others, "elsewhere", but=both)
     for each in found.draining:
-        yield _backend_row(found, each, "no new clients")
+        yield _backend(found, each, "no new clients")
 
 
-def _backend_rows(
+def _backends(
     found: "FrontendInForce", choice: "Choice", source: str, but: "Iterable[Backend]" = ()
-) -> Iterator[tuple[object, ...]]:
+) -> Iterator[_Below]:
     if not choice.backends:
-        yield "  ->", "(none)", choice.if_empty, source
+        yield _Below("  ->", "(none)", choice.if_empty, source)
     for backend in choice.backends:
         if backend not in but:
-            yield _backend_row(found, found.backends[backend], source)
+            yield _backend(found, found.backends[backend], source)
 
 
-def _backend_row(
-    frontend: "FrontendInForce", found: "BackendInUse", source: str
-) -> tuple[object, ...]:
+def _backend(frontend: "FrontendInForce", found: "BackendInUse", source: str) -> _Below:
     address, port, is_local, is_terminating, ejection = found.backend[:5]
     state = ["local" if is_local else "remote"]
     if frontend.frontend.dsr and found.tunnel_to and source in ("all", "elsewhere"):
@@ -253,8 +235,12 @@ def _backend_row(
         state.append(ejection.shown)
     elif not found.usable:
         state.append("unusable")
-    counts = found.active, found.counts.connections, found.counts.failed
-    return "  ->", _end(address, port), ", ".join(state), source, "", *counts
+    counts = {
+        "ACTIVE": found.active,
+        "CONNECTIONS": found.counts.connections,
+        "FAILED": found.counts.failed,
+    }
+    return _Below("  ->", _end(address, port), ", ".join(state), source, counts)
 
 
 def _tunnel_to(found: "BackendInUse") -> str:
@@ -266,14 +252,30 @@ def _end(address: Address, port: int) -> str:
     return socket_address(format_address(address), port)
 
 
-def _service_port(frontend: "Frontend") -> str:
-    namespace, service, port, _ = frontend.service
-    return f"{namespace}/{service}{f':{port}' if port else ''}"
-
-
 def _policy(frontend: "Frontend") -> str:
     is_inside = frontend.type == "ClusterIP"
     policy = frontend.internal_policy if is_inside else frontend.external_policy
     affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
     scheduler = f", {frontend.scheduler}" if frontend.scheduler is not Scheduler.RANDOM else ""
     return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}"
+
+
+def _count(name: str) -> "Column[FrontendInForce]":
+    title = name.upper()
+    return Column(title, lambda f: getattr(f.counts, name), lambda b: b.counts.get(title, ""))
+
+
+COLUMNS: "Sequence[Column[FrontendInForce]]" = (
+    Column("", lambda f: f.frontend.key.protocol.name, lambda b: b.mark, "  ->"),
+    Column("FRONTEND", lambda f: _end(*f.frontend.key[:2]), lambda b: b.what, "BACKEND"),
+    Column("TYPE", lambda f: f.frontend.type, lambda b: b.state, "STATE"),
+    Column("SERVICE", lambda f: _name(f.frontend).service_port, lambda b: b.source, "FROM"),
+    Column("POLICY", lambda f: _policy(f.frontend)),
+    Column("ACTIVE", lambda _: "-", lambda b: b.counts.get("ACTIVE", "")),
+    *map(_count, COUNTS),
+)
+
+
+def frontend_lines(found: "Iterable[FrontendInForce]") -> "list[Table[FrontendInForce]]":
+    """Frontends with their source ranges and backends."""
+    return [Table(COLUMNS, found, _below)]

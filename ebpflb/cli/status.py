@@ -22,8 +22,10 @@ from ebpflb.cli.agent_client import (
     node_in_words,
     silent_nodes,
 )
+from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import Output, TextTable, emit, output_option, repeat, size, watch_option
+from ebpflb.cli.render import show
+from ebpflb.cli.table import Column, Table, size
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 from ebpflb.observe.health import rfc3339
@@ -100,16 +102,9 @@ def status(
     """Show the agent, attached programs, map usage and drops."""
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
     look_here = partial(look, pin_root(bpffs_root), address)
-    if watch:
-        repeat(look_here, partial(_show, output), output)
-    found = look_here()
-    _show(output, found)
+    found = show(look_here, _lines, output, watch=watch)
     if not found.healthy:
         raise click.exceptions.Exit(1)
-
-
-def _show(output: Output, found: Status) -> None:
-    emit(found, output, lambda: _lines(found))
 
 
 def look(root: Path, metrics_address: str) -> Status:
@@ -174,7 +169,7 @@ def _loaded(root: Path) -> Loaded:
     )
 
 
-def _lines(found: Status) -> Iterator[str | TextTable]:
+def _lines(found: Status) -> Iterator[str | Table[Any]]:
     shown = "NOT served as it should be" if found.state == NOT_SERVED else found.shown
     yield f"Node: {shown}" if found.state == AGENT_DOWN else f"Node is {shown}"
     for problem in found.problems:
@@ -185,7 +180,7 @@ def _lines(found: Status) -> Iterator[str | TextTable]:
         yield from _loaded_lines(found.loaded)
 
 
-def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
+def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | Table[Any]]:
     state = "in sync" if agent["in_sync"] else "not in sync"
     if seconds := agent["unread_seconds"]:
         state += f" with what it could read {seconds} s ago"
@@ -226,7 +221,7 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  no lookup table: {text}"
 
 
-def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
+def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | Table[Any]]:
     """Nothing if the agent does not report it, because it is starting."""
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
@@ -239,7 +234,7 @@ def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable]:
         yield f"  XDP at {each['name']}: {each['mode'] or 'none, ' + each['why']}"
     if devices := agent.get("devices"):
         yield ""
-        yield TextTable([("DEVICES", "KIND", "WHY"), *_by_kind(devices)])
+        yield Table(_DEVICES, _by_kind(devices))
 
 
 def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
@@ -275,18 +270,41 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:_NAMED_DEVICES])} ..."
 
 
-def _loaded_lines(loaded: Loaded) -> Iterator[str | TextTable]:
+def _loaded_lines(loaded: Loaded) -> Iterator[str | Table[Any]]:
     yield ""
     yield f"Loaded from {loaded.generation}, source {loaded.source_hash[:12]}"
     yield ""
-    hooks = [(each.hook, each.place or "(gone)", each.program) for each in loaded.hooks]
-    yield TextTable([("HOOK", "AT", "PROGRAM"), *hooks])
+    yield Table(_HOOKS, loaded.hooks)
     yield ""
-    maps = [(each.name, each.used, each.max, size(each.memory)) for each in loaded.maps]
-    yield TextTable([("MAP", "USED", "MAX", "MEMORY"), *maps])
+    yield Table(_MAPS, loaded.maps)
     yield ""
-    flows = [(_FLOW_TABLES[name], used) for name, used in loaded.flows.items()]
-    yield TextTable([("FLOWS", "ENTRIES"), *flows])
+    yield Table(_FLOWS, loaded.flows.items())
     yield ""
     dropped = [(reason, count) for reason, count in loaded.dropped.items() if count]
-    yield TextTable([("DROPPED, REFUSED", "COUNT"), *(dropped or [("nothing", 0)])])
+    yield Table(_DROPS, dropped or [("nothing", 0)])
+
+
+_DEVICES: Sequence[Column[Sequence[str]]] = (
+    Column("DEVICES", lambda each: each[0]),
+    Column("KIND", lambda each: each[1]),
+    Column("WHY", lambda each: each[2]),
+)
+_HOOKS: "Sequence[Column[Attachment]]" = (
+    Column("HOOK", lambda each: each.hook),
+    Column("AT", lambda each: each.place or "(gone)"),
+    Column("PROGRAM", lambda each: each.program),
+)
+_MAPS: "Sequence[Column[MapFill]]" = (
+    Column("MAP", lambda each: each.name),
+    Column("USED", lambda each: each.used),
+    Column("MAX", lambda each: each.max),
+    Column("MEMORY", lambda each: size(each.memory)),
+)
+_FLOWS: Sequence[Column[tuple[str, int]]] = (
+    Column("FLOWS", lambda each: _FLOW_TABLES[each[0]]),
+    Column("ENTRIES", lambda each: each[1]),
+)
+_DROPS: Sequence[Column[tuple[str, int]]] = (
+    Column("DROPPED, REFUSED", lambda each: each[0]),
+    Column("COUNT", lambda each: each[1]),
+)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ebpflb.cli.agent_client import ask_agent, metrics_address_option
-from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.options import Output, output_option
+from ebpflb.cli.render import emit
 from ebpflb.config.settings import setting
 from ebpflb.errors import EbpflbError, ProbeError
 

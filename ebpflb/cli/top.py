@@ -10,6 +10,7 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,26 +18,22 @@ import click
 from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
 from ebpflb.cli.compact import compact, compact_option
 from ebpflb.cli.compact.rates import port_row
-from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import (
+from ebpflb.cli.options import (
     Output,
-    all_namespaces_option,
-    emit,
     full_name,
-    namespace_option,
+    namespace_options,
     one_namespace,
     output_option,
     service_option,
 )
+from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
+from ebpflb.cli.render import emit, repeat, text_lines
 from ebpflb.cli.top_table import (
     SORT_NAMES,
     chosen_by,
-    hidden_text,
-    make_console,
-    make_table,
     ordered,
-    print_table,
     sample_options,
+    top_lines,
     without_idle,
 )
 from ebpflb.model.flow import ServiceRate
@@ -97,8 +94,7 @@ Examples:
 @compact_option
 @sample_options
 @service_option
-@namespace_option
-@all_namespaces_option
+@namespace_options
 @bpffs_option
 @query_socket_option
 @output_option
@@ -114,12 +110,11 @@ def top(
     every = given["every"] or bool(name)
     if given["is_compact"]:
         click.echo(compact(list(map(port_row, meter.sample().services))))
-    elif output not in ("table", "wide"):
+    elif once or output != "table" or not sys.stdout.isatty() or _has_no_screen():
         sample = meter.sample()
-        emit(Sample(sample.seconds, ordered(sample.services, sort)), output, lambda: ())
-    elif once or output == "wide" or not sys.stdout.isatty() or _has_no_screen():
-        services = ordered(meter.sample().services, sort)
-        print_table(services, backends=backends, every=every, is_wide=output == "wide")
+        services, is_wide = ordered(sample.services, sort), output == "wide"
+        lines = partial(top_lines, services, backends=backends, every=every, is_wide=is_wide)
+        emit(Sample(sample.seconds, services), output, lines, services)
     else:
         _Screen(meter, sort, backends=backends, every=every).run()
 
@@ -150,6 +145,10 @@ class _Meter:
         time.sleep(self.interval)
         return self.next()
 
+    @property
+    def has_begun(self) -> bool:
+        return self._before is not None
+
     def begin(self) -> None:
         from ebpflb.dataplane.view.rates import sample_traffic
 
@@ -171,32 +170,29 @@ class _Screen:
     """The live table, and the keys that sort it."""
 
     def __init__(self, meter: _Meter, sort: str, *, backends: bool, every: bool) -> None:
-        self._meter, self._interval = meter, meter.interval
+        self._meter = meter
         self._sort, self._backends, self._every = sort, backends, every
         self._services: list[ServiceRate] = []
-        self._console = make_console()
 
     def run(self) -> None:
         """Run until q or Ctrl-C."""
+        from rich.console import Console
         from rich.live import Live
 
-        live = Live(console=self._console, screen=True, auto_refresh=False)
-        try:
-            with keys() as press, live:
-                self._show(live)
-                self._follow(live, press)
-        except KeyboardInterrupt:
-            return
+        console = Console(highlight=False, markup=False)
+        with keys() as press, Live(console=console, screen=True, auto_refresh=False) as live:
+            repeat(self._look, lambda _: self._show(live), partial(self._wait, live, press))
 
-    def _follow(self, live: "Live", press: KeyReader) -> None:
-        self._meter.begin()
-        while self._wait(live, press):
+    def _look(self) -> None:
+        """Count what was carried since the last look; the first one only begins."""
+        if self._meter.has_begun:
             self._services = self._meter.next().services
-            self._show(live)
+        else:
+            self._meter.begin()
 
     def _wait(self, live: "Live", press: KeyReader) -> bool:
         """Wait for the next sample; False if the user quits."""
-        end = time.monotonic() + self._interval
+        end = time.monotonic() + self._meter.interval
         while (left := end - time.monotonic()) > 0:
             key = press(left)
             if key == "q":
@@ -213,13 +209,14 @@ class _Screen:
         from rich.console import Group
         from rich.text import Text
 
-        shown = without_idle(self._services, every=self._every)
-        services = ordered(shown, self._sort)
-        table = make_table(services, self._console.width, backends=self._backends)
-        state = f"{len(services)} Service ports by {self._sort}" if self._services else "counting"
-        title = Text(f"{state}, {self._interval:g} s ({_HELP})", no_wrap=True, overflow="ellipsis")
-        hidden = Text(hidden_text(len(self._services) - len(services)))
-        live.update(Group(title, table, hidden), refresh=True)
+        count = len(without_idle(self._services, every=self._every))
+        state = f"{count} Service ports by {self._sort}" if self._services else "counting"
+        title = f"{state}, {self._meter.interval:g} s ({_HELP})"
+        services = ordered(self._services, self._sort)
+        table = top_lines(services, backends=self._backends, every=self._every)
+        text = "\n".join(text_lines(table, live.console.width))
+        shown = Group(Text(title, no_wrap=True, overflow="ellipsis"), Text.from_ansi(text))
+        live.update(shown, refresh=True)
 
 
 @contextlib.contextmanager

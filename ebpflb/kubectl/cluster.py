@@ -7,13 +7,15 @@ Nodes that do not answer are listed on standard error at the end, and the exit s
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce, wraps
-from typing import Any, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
 import click
 
 from ebpflb.cli.compact import from_compact
-from ebpflb.cli.render import PAUSE_SECONDS, Found, Output, one_namespace, repeat, visible
+from ebpflb.cli.options import Output, one_namespace, options
+from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
+from ebpflb.cli.table import visible
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE, Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
@@ -127,26 +129,31 @@ class Cluster:
         """A node without an agent does not count."""
         return bool(self.failures.keys() - {NO_AGENT})
 
-    def watch(
+    def show(
         self,
         look: Callable[[], Found],
-        show: Callable[[Found], None],
+        lines: Callable[[Found], Lines],
         output: Output,
+        *,
+        watch: bool,
+        plain: Callable[[Found], object] = lambda found: found,
         pause_seconds: float = PAUSE_SECONDS,
-    ) -> NoReturn:
-        """Like repeat(), looking up the agents each time, and listing those that did not answer."""
+    ) -> Found:
+        """Like show(); `watch` looks up the agents each time, and lists those without an answer."""
 
         def look_anew() -> Found:
             self.look_again()
             self.failures.clear()
             return look()
 
-        def show_all(found: Found) -> None:
-            show(found)
+        def wait() -> bool:
             self.name_impostors()
             self._name_failures()
+            return pause(pause_seconds)
 
-        repeat(look_anew, show_all, output, pause_seconds)
+        return show(
+            look_anew if watch else look, lines, output, watch=watch, plain=plain, wait=wait
+        )
 
     def finish(self) -> None:
         """List the nodes that did not answer. Raises Exit unless they just have no agent."""
@@ -197,7 +204,7 @@ def cluster_command(command: Callable[..., None]) -> Any:
         command(cluster, **given)
         cluster.finish()
 
-    options = (
+    return options(
         click.option("--kubeconfig", metavar="PATH", default="", help="Same as in kubectl."),
         click.option("--context", metavar="NAME", default="", help="Same as in kubectl."),
         click.option(
@@ -222,8 +229,7 @@ def cluster_command(command: Callable[..., None]) -> Any:
             metavar="SECONDS",
             help="How long to wait for a node.",
         ),
-    )
-    return reduce(lambda made, option: option(made), reversed(options), with_cluster)
+    )(with_cluster)
 
 
 def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.render import Output, emit, output_option
+from ebpflb.cli.options import Output, output_option
+from ebpflb.cli.render import emit
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 

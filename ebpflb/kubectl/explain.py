@@ -21,7 +21,8 @@ from ebpflb.cli.explain_text import (
     outcome_of,
     rendered,
 )
-from ebpflb.cli.render import Output, emit, name_namespace_option, output_option
+from ebpflb.cli.options import Output, name_namespace_option, output_option
+from ebpflb.cli.render import emit
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent

@@ -3,10 +3,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from ebpflb.cli.explain_text import headline, possible_backends, problem
-from ebpflb.cli.render import Output, TextTable, columns, terminal_width, visible
+from ebpflb.cli.options import Output
+from ebpflb.cli.render import terminal_width
+from ebpflb.cli.table import Column, Table, visible
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.cluster import some
 
@@ -63,23 +66,28 @@ def differing(every: Sequence[Printed], output: Output) -> str:
         else:
             rows.append([each])
     nodes = {node for each in every for node in each.nodes}
-    table = columns(TextTable(list(_matrix(rows))), terminal_width(output))
+    table = Table(list(_columns(rows)), rows).lines(terminal_width(output))
     parts = [f"{on(nodes)}, whose answers differ:", "\n".join(table)]
     for row in rows:
         parts += _texts(row, is_wide=output == "wide")
     return "\n\n".join(parts)
 
 
-def _matrix(rows: Iterable[Sequence[Printed]]) -> Iterator[Sequence[str]]:
-    every = list(rows)
-    endpoints = sorted({name for row in every for name in row[0].row.chances})
-    yield "NODE", "OUTCOME", *endpoints
-    for row in every:
-        nodes = _names(node for each in row for node in each.nodes)
-        found = row[0].row
-        differs = ", kernel and model differ" * (found.agree is False)
-        cells = (found.chances.get(name, _NEVER) for name in endpoints)
-        yield nodes, f"{found.headline[0].rstrip(':')}{differs}", *cells
+def _columns(rows: Iterable[Sequence[Printed]]) -> Iterator[Column[list[Printed]]]:
+    yield Column("NODE", lambda row: _names(node for each in row for node in each.nodes))
+    yield Column("OUTCOME", _outcome)
+    for name in sorted({name for row in rows for name in row[0].row.chances}):
+        yield Column(name, partial(_chance, name))
+
+
+def _outcome(row: Sequence[Printed]) -> str:
+    found = row[0].row
+    differs = ", kernel and model differ" * (found.agree is False)
+    return f"{found.headline[0].rstrip(':')}{differs}"
+
+
+def _chance(name: str, row: Sequence[Printed]) -> str:
+    return row[0].row.chances.get(name, _NEVER)
 
 
 def _texts(row: Sequence[Printed], *, is_wide: bool) -> Iterator[str]:

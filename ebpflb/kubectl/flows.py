@@ -59,12 +59,14 @@ def flows(cluster: Cluster, **given: Any) -> None:
         raise click.exceptions.Exit(0) from None
 
 
-def _newest(found: Iterable[Flow | LostFlows], wanted: Mapping[str, str]) -> list[Flow | LostFlows]:
+def _newest(
+    found: Iterable[Flow | LostFlows], wanted: Mapping[str, str]
+) -> Iterator[Flow | LostFlows]:
     """The last flows, or all, oldest first. Keeps no more than the limit in memory."""
     limit = wanted.get("limit")
     if limit is None:
-        return sorted(found, key=_time)
-    return list(reversed(nlargest(int(limit), found, key=_time)))
+        return iter(sorted(found, key=_time))
+    return reversed(nlargest(int(limit), found, key=_time))
 
 
 def _time(found: Flow | LostFlows) -> str:

@@ -20,17 +20,15 @@ from ebpflb.cli.compact.frontends import (
     form_decoder,
     rows_decoder,
 )
-from ebpflb.cli.render import (
+from ebpflb.cli.options import (
     Output,
-    TextTable,
-    all_namespaces_option,
-    emit,
     full_name,
-    namespace_option,
+    namespace_options,
     output_option,
     service_option,
     watch_option,
 )
+from ebpflb.cli.table import Column, Table
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
 from ebpflb.model.plan import IfEmpty
@@ -101,8 +99,7 @@ Examples:
 """
 )
 @service_option
-@namespace_option
-@all_namespaces_option
+@namespace_options
 @watch_option
 @output_option
 @cluster_command
@@ -113,12 +110,8 @@ def services(
     chosen = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
     name = full_name(service, chosen or cluster.namespace) if service else ""
     only = [f"--service={name}"] if name else [f"--namespace={chosen}"] if chosen else []
-    look = partial(_look, cluster, only)
-    show = partial(_show, output)
-    if watch:
-        cluster.watch(look, show, output)
-    frontends = look()
-    show(frontends)
+    look, lines = partial(_look, cluster, only), partial(_lines, is_wide=output == "wide")
+    frontends = cluster.show(look, lines, output, watch=watch, plain=_plain)
     if any(each.is_disputed for each in frontends):
         cluster.exit_status = 1
 
@@ -140,11 +133,6 @@ def _look(cluster: Cluster, options: Sequence[str]) -> list[FrontendOfCluster]:
         if each.nodes:
             found[each.form.name].append(each)
     return [_frontend(*each, nodes) for each in sorted(found.items())]
-
-
-def _show(output: Output, frontends: Iterable[FrontendOfCluster]) -> None:
-    plain = [_plain(each) for each in frontends]
-    emit(plain, output, lambda: [TextTable(list(_rows(frontends, wide=output == "wide")))])
 
 
 def _frontend(
@@ -190,35 +178,36 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _plain(frontend: FrontendOfCluster) -> dict[str, Any]:
-    return {
-        **frontend.name._asdict(),
-        **frontend.settings,
-        **frontend.counts,
-        "backends": frontend.backends,
-        "outside": frontend.outside,
-        "missing_on": frontend.missing_on,
-        "differences": frontend.differences,
-    }
+def _plain(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, Any]]:
+    return [
+        {
+            **each.name._asdict(),
+            **each.settings,
+            **each.counts,
+            "backends": each.backends,
+            "outside": each.outside,
+            "missing_on": each.missing_on,
+            "differences": each.differences,
+        }
+        for each in frontends
+    ]
 
 
-def _rows(
-    frontends: Iterable[FrontendOfCluster], *, wide: bool
-) -> Iterator[tuple[object, ...] | str]:
-    yield (
-        *("", "FRONTEND", "TYPE", "SERVICE", "POLICY", "BACKENDS"),
-        *map(str.upper, COUNTS),
-    )
-    for each in frontends:
-        yield _row(each)
-        if wide:
-            for backend, nodes in each.backends.items():
-                yield f"  -> {backend} on {nodes} node{'s' * (nodes != 1)}"
-        if each.outside:
-            yield f"  clients outside: {_fates(each.outside, wide=wide)}"
-        if each.missing_on:
-            yield f"  !! missing on {some(each.missing_on)}"
-        yield from (f"  !! {some(nodes)}: {what}" for what, nodes in each.differences.items())
+def _lines(
+    frontends: Iterable[FrontendOfCluster], *, is_wide: bool
+) -> list[Table[FrontendOfCluster]]:
+    return [Table(COLUMNS, frontends, partial(_below, is_wide=is_wide))]
+
+
+def _below(each: FrontendOfCluster, *, is_wide: bool) -> Iterator[str]:
+    if is_wide:
+        for backend, nodes in each.backends.items():
+            yield f"  -> {backend} on {nodes} node{'s' * (nodes != 1)}"
+    if each.outside:
+        yield f"  clients outside: {_fates(each.outside, wide=is_wide)}"
+    if each.missing_on:
+        yield f"  !! missing on {some(each.missing_on)}"
+    yield from (f"  !! {some(nodes)}: {what}" for what, nodes in each.differences.items())
 
 
 def _fates(outside: Mapping[str, Sequence[str]], *, wide: bool) -> str:
@@ -228,16 +217,21 @@ def _fates(outside: Mapping[str, Sequence[str]], *, wide: bool) -> str:
     return "; ".join(f"{what} by {nodes}" for what, nodes in named)
 
 
-def _row(each: FrontendOfCluster) -> tuple[object, ...]:
-    name = each.name
-    policy = "internal_policy" if name.type == "ClusterIP" else "external_policy"
-    port = f":{name.port_name}" if name.port_name else ""
-    return (
-        name.protocol,
-        socket_address(name.address, name.port),
-        name.type,
-        f"{name.namespace}/{name.service}{port}",
-        each.settings.get(policy, "-"),
-        len(each.backends),
-        *(each.counts[key] for key in COUNTS),
-    )
+def _policy(each: FrontendOfCluster) -> object:
+    kind = "internal_policy" if each.name.type == "ClusterIP" else "external_policy"
+    return each.settings.get(kind, "-")
+
+
+def _count(name: str) -> Column[FrontendOfCluster]:
+    return Column(name.upper(), lambda each: each.counts[name])
+
+
+COLUMNS: Sequence[Column[FrontendOfCluster]] = (
+    Column("", lambda each: each.name.protocol),
+    Column("FRONTEND", lambda each: socket_address(each.name.address, each.name.port)),
+    Column("TYPE", lambda each: each.name.type),
+    Column("SERVICE", lambda each: each.name.service_port),
+    Column("POLICY", _policy),
+    Column("BACKENDS", lambda each: len(each.backends)),
+    *map(_count, COUNTS),
+)

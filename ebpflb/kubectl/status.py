@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.render import Output, TextTable, emit, output_option, watch_option
+from ebpflb.cli.options import Output, output_option, watch_option
+from ebpflb.cli.table import Column, Table
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
@@ -68,11 +69,7 @@ Examples:
 @cluster_command
 def status(cluster: Cluster, watch: bool, output: Output) -> None:
     """Show each node: version, sync state, drops and how full its maps are."""
-    look, show = partial(_look, cluster), partial(_show, output)
-    if watch:
-        cluster.watch(look, show, output)
-    nodes = look()
-    show(nodes)
+    nodes = cluster.show(partial(_look, cluster), _lines, output, watch=watch)
     if any(each.state not in _SERVED for each in nodes):
         cluster.exit_status = 1
 
@@ -82,10 +79,6 @@ def _look(cluster: Cluster) -> list[NodeStatus]:
     for agent, answered in cluster.ask_json(_COMMAND, _of_answer):
         found[agent] = answered
     return list(found.values())
-
-
-def _show(output: Output, nodes: Sequence[NodeStatus]) -> None:
-    emit(nodes, output, lambda: _lines(nodes, wide=output == "wide"))
 
 
 def _unanswered(agent: RemoteAgent) -> NodeStatus:
@@ -119,22 +112,9 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
     )
 
 
-def _lines(nodes: Sequence[NodeStatus], *, wide: bool) -> Iterator[str | TextTable]:
-    header = ("NODE", "STATE", "VERSION", "LAST CHANGE", "DROPS", "FULLEST MAP")
-    more = ("SERVICES", "FRONTENDS", "POD", "IMAGE")
-    yield TextTable(
-        [
-            (*header, *(more if wide else ())),
-            *((*_row(each), *(_more(each) if wide else ())) for each in nodes),
-        ]
-    )
+def _lines(nodes: Sequence[NodeStatus]) -> Iterator[str | Table[NodeStatus]]:
+    yield Table(COLUMNS, nodes)
     yield from _problem_lines(nodes)
-
-
-def _row(node: NodeStatus) -> tuple[object, ...]:
-    last = (node.last_change or "-").partition(".")[0].removesuffix("Z").replace("T", " ")
-    used = "-" if node.used is None else f"{node.used:.0%} used, {node.fullest_map}"
-    return node.node, node.shown, node.version or "-", last, _drops(node.drops), used
 
 
 def _drops(drops: Mapping[str, int] | None) -> str:
@@ -142,11 +122,6 @@ def _drops(drops: Mapping[str, int] | None) -> str:
         return "-"
     chief = max(drops, key=lambda reason: drops[reason], default="")
     return f"{sum(drops.values())} {chief.replace('_', ' ')}".strip()
-
-
-def _more(node: NodeStatus) -> tuple[object, ...]:
-    numbers = ("-" if number is None else number for number in (node.services, node.frontends))
-    return *numbers, node.pod or "-", node.image or "-"
 
 
 def _problem_lines(nodes: Sequence[NodeStatus]) -> Iterator[str]:
@@ -158,3 +133,29 @@ def _problem_lines(nodes: Sequence[NodeStatus]) -> Iterator[str]:
         yield ""
     for problem, names in sorted(by_problem.items()):
         yield f"{some(names)}: {problem}"
+
+
+def _known(value: object) -> object:
+    return "-" if value in (None, "") else value
+
+
+def _last_change(node: NodeStatus) -> str:
+    return (node.last_change or "-").partition(".")[0].removesuffix("Z").replace("T", " ")
+
+
+def _fullest_map(node: NodeStatus) -> str:
+    return "-" if node.used is None else f"{node.used:.0%} used, {node.fullest_map}"
+
+
+COLUMNS: Sequence[Column[NodeStatus]] = (
+    Column("NODE", lambda node: node.node),
+    Column("STATE", lambda node: node.shown),
+    Column("VERSION", lambda node: _known(node.version)),
+    Column("LAST CHANGE", _last_change),
+    Column("DROPS", lambda node: _drops(node.drops)),
+    Column("FULLEST MAP", _fullest_map),
+    Column("SERVICES", lambda node: _known(node.services), wide=True),
+    Column("FRONTENDS", lambda node: _known(node.frontends), wide=True),
+    Column("POD", lambda node: _known(node.pod), wide=True),
+    Column("IMAGE", lambda node: _known(node.image), wide=True),
+)

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import click
 
 from ebpflb import __version__
-from ebpflb.cli.render import size
+from ebpflb.cli.table import size
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import METADATA, Access, Object
 from ebpflb.kubectl.agents import CONTAINER, LABEL, RemoteAgent

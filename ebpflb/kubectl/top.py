@@ -1,28 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb top: what each Service carries on all nodes together, and which are in trouble."""
 
+from functools import partial
 from typing import Any
 
 import click
 
-from ebpflb.cli.render import (
-    Output,
-    all_namespaces_option,
-    emit,
+from ebpflb.cli.options import (
     full_name,
-    namespace_option,
+    namespace_options,
     output_option,
     service_option,
     watch_option,
 )
-from ebpflb.cli.top_table import (
-    COLUMNS,
-    chosen_by,
-    going,
-    ordered,
-    print_table,
-    sample_options,
-)
+from ebpflb.cli.top_table import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
 from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.model.flow import BackendRate, ServiceRate
@@ -45,8 +36,7 @@ Examples:
 @watch_option
 @sample_options
 @service_option
-@namespace_option
-@all_namespaces_option
+@namespace_options
 @output_option
 @cluster_command
 def top(cluster: Cluster, watch: bool, namespace: str | None, **given: Any) -> None:
@@ -56,27 +46,20 @@ def top(cluster: Cluster, watch: bool, namespace: str | None, **given: Any) -> N
     chosen = wanted.partition("/")[0] or chosen
     if given["interval"] >= cluster.access.seconds:
         raise click.UsageError("--timeout must be longer than --interval")
-    output = given["output"]
+    output, every = given["output"], given["every"] or bool(wanted)
 
     def sample() -> list[ServiceRate]:
-        return chosen_by(wanted, _sample(cluster, given["interval"], chosen))
+        found = chosen_by(wanted, _sample(cluster, given["interval"], chosen))
+        return ordered(found, given["sort"])
 
-    def show(services: list[ServiceRate]) -> None:
-        found = ordered(services, given["sort"])
-        every = given["every"] or bool(wanted)
-        _show(found, output, backends=given["backends"], every=every)
-
-    if watch:
-        cluster.watch(sample, show, output, pause_seconds=0)
-    show(sample())
-
-
-def _show(services: list[ServiceRate], output: Output, *, backends: bool, every: bool) -> None:
-    if output in ("table", "wide"):
-        is_wide = output == "wide"
-        print_table(services, backends=backends, every=every, is_wide=is_wide, of_columns=_COLUMNS)
-    else:
-        emit(services, output, lambda: ())
+    lines = partial(
+        top_lines,
+        backends=given["backends"],
+        every=every,
+        is_wide=output == "wide",
+        columns=_COLUMNS,
+    )
+    cluster.show(sample, lines, output, watch=watch, pause_seconds=0)
 
 
 def _state(backend: BackendRate) -> str:
@@ -88,9 +71,7 @@ def _state(backend: BackendRate) -> str:
     return going(backend)
 
 
-_COLUMNS = [
-    each._replace(of_backend=_state) if each.title == "BACKENDS" else each for each in COLUMNS
-]
+_COLUMNS = [each._replace(part=_state) if each.title == "BACKENDS" else each for each in COLUMNS]
 
 
 def _sample(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRate]:

@@ -25,6 +25,12 @@ class FrontendName(NamedTuple):
     address: str
     port: int
 
+    @property
+    def service_port(self) -> str:
+        """NAMESPACE/NAME, with :PORT if that has a name."""
+        port = f":{self.port_name}" if self.port_name else ""
+        return f"{self.namespace}/{self.service}{port}"
+
 
 class FrontendSettings(NamedTuple):
     internal_policy: str

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from ebpflb.cli import agent_client, main
-from ebpflb.cli.flows import FlowTable
+from ebpflb.cli.flows import flow_table
 from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.kubectl.flows import flows as plugin
@@ -100,8 +100,9 @@ def test_what_fails_at_its_backend_is_called_failed_and_selected_so(run, log, se
     ("verdict", "colour"),
     [("forwarded", 32), ("failed", 31), ("refused", 33), ("dropped", 31)],
 )
-def test_each_verdict_has_its_colour(verdict, colour):
-    assert f"\x1b[{colour}m{verdict}" in FlowTable(None, colour=True)._coloured(verdict)
+def test_each_verdict_has_its_colour(log, verdict, colour):
+    flow = replace(flow_of(log, record()), verdict=verdict)
+    assert f"\x1b[{colour}m{verdict}" in lines_of(flow, colour=True)[1]
 
 
 def test_an_unknown_verdict_lists_the_known_ones(run, some):
@@ -239,9 +240,13 @@ def flow_of(log, raw):
     return log.flow(0, log.history.since(0).records[-1])
 
 
+def lines_of(*flows, width=None, colour=False, grows=True):
+    return list(flow_table(flows, colour=colour).lines(width, grows=grows))
+
+
 def test_a_narrow_terminal_gets_several_short_lines(log):
     flow = flow_of(log, record(path=FlowPath.LB_PATH_TC, rtt=0, flow_flags=1))
-    lines = list(FlowTable(40, colour=False).rows(flow))
+    lines = lines_of(flow, width=40)
     assert lines[0].endswith(" forwarded")
     assert lines[1:] == [
         "  default/curl:40000",
@@ -251,32 +256,31 @@ def test_a_narrow_terminal_gets_several_short_lines(log):
         "    masqueraded, on node-b",
     ]
     long = flow_of(log, record(frontend="2001:db8:1111:2222:3333:4444:5555:6666"))
-    assert max(map(len, FlowTable(40, colour=False).rows(long))) <= 40
+    assert max(map(len, lines_of(long, width=40))) <= 40
 
 
 def test_a_table_that_does_not_fit_becomes_short_lines(log):
     flow = flow_of(log, record(frontend="2001:db8:1111:2222:3333:4444:5555:6666"))
     for width, count in ((150, 5), (250, 2)):
-        table = FlowTable(width, colour=False)
-        table.fit([flow])
-        rows = list(table.rows(flow))
+        rows = lines_of(flow, width=width, grows=False)
         assert (len(rows), max(map(len, rows)) <= width) == (count, True)
 
 
 def test_verdicts_have_colours_where_they_are_wanted(log):
     flow = flow_of(log, record(FlowEvent.LB_FLOW_DROPPED, reason=11))
     for width in (40, None):
-        coloured = "\n".join(FlowTable(width, colour=True).rows(flow))
+        coloured = "\n".join(lines_of(flow, width=width, colour=True))
         assert "\x1b[31mdropped" in coloured
-        plain = "\n".join(FlowTable(width, colour=False).rows(flow))
+        plain = "\n".join(lines_of(flow, width=width))
         assert "\x1b" not in plain
         assert "source range" in plain
 
 
 def test_flows_that_are_missing_are_reported():
-    rows = list(FlowTable(40, colour=False).rows(LostFlows(lost=12)))
-    assert rows == ["(12 flows are missing: they arrived faster than they could be shown)"]
-    assert len(list(FlowTable(None, colour=False).rows(LostFlows(lost=12)))) == 2
+    lost = "(12 flows are missing: they arrived faster than they could be shown)"
+    assert lines_of(LostFlows(lost=12))[1:] == [lost]
+    assert "".join(lines_of(LostFlows(lost=12), width=70)) == lost
+    assert max(map(len, lines_of(LostFlows(lost=12), width=40))) <= 40
 
 
 @pytest.mark.parametrize(
@@ -288,12 +292,12 @@ def test_flows_that_are_missing_are_reported():
 )
 def test_times_are_short(log, seconds, text):
     flow = replace(flow_of(log, record()), seconds=seconds)
-    assert f"  {text}  " in list(FlowTable(None, colour=False).rows(flow))[1]
+    assert f"  {text}  " in lines_of(flow)[1]
 
 
 def test_a_day_that_no_month_has_is_shown_as_it_is(log):
     flow = replace(flow_of(log, record()), time="2026-02-30T00:00:00.000000000Z")
-    assert list(FlowTable(None, colour=False).rows(flow))[1].startswith(flow.time)
+    assert lines_of(flow)[1].startswith(flow.time)
 
 
 def test_lines_are_those_of_the_agent(run, log, some):

@@ -169,6 +169,12 @@ def test_maps_entry_by_entry(maps):
     assert shown == {"lb_frontends": [{"key": key, "value": 0}]}
 
 
+def test_jsonl_has_a_line_for_each_entry_with_its_map(maps):
+    fill(maps, frontend(choice=backends("10.1.0.1")))
+    lines = run("dump", "lb_frontends", "lb_backends", "-o", "jsonl").splitlines()
+    assert [json.loads(line)["map"] for line in lines] == ["lb_frontends", "lb_backends"]
+
+
 def test_nested_values_and_empty_ones_on_one_line(maps):
     fill(maps, frontend())
     assert "frontend.addr=10.96.0.1" in run("dump", "lb_descs")

@@ -7,8 +7,10 @@ import click
 import pytest
 import yaml
 
-from ebpflb.cli.render import TextTable, columns, emit, repeat, size, visible
+from ebpflb.cli.render import emit, show
+from ebpflb.cli.table import visible
 from tests.unit.cli.invoked import interrupt_after
+from tests.unit.cli.test_table import NODES
 
 
 class Colour(StrEnum):
@@ -43,58 +45,6 @@ def test_a_terminal_does_not_obey_what_others_named(capsys):
     assert visible({"a": ["x\n", 1, None]}) == {"a": ["x\\n", 1, None]}
 
 
-def test_columns_are_aligned_and_numbers_stand_to_the_right():
-    rows = [("NAME", "COUNT", "WHAT"), ("a", 7, "x"), ("long", 1234, ""), ("b",), ("c", "-")]
-    assert list(columns(TextTable(rows))) == [
-        "NAME  COUNT  WHAT",
-        "a         7  x",
-        "long   1234",
-        "b",
-        "c         -",
-    ]
-
-
-def test_a_header_alone():
-    assert list(columns(TextTable([("NAME", "COUNT")]))) == ["NAME  COUNT"]
-
-
-NODES = TextTable(
-    [
-        ("NODE", "STATE", "DROPS", "COUNT"),
-        ("node1", "in sync", "12 no endpoint", 7),
-        "  !! node1: lacks 10.1.0.1:8080",
-        ("node2", "no answer"),
-    ]
-)
-
-
-def test_columns_that_do_not_fit_stand_below_their_row():
-    assert list(columns(NODES, 25)) == [
-        "NODE   STATE",
-        "    DROPS           COUNT",
-        "node1  in sync",
-        "    12 no endpoint      7",
-        "  !! node1: lacks",
-        "      10.1.0.1:8080",
-        "node2  no answer",
-    ]
-
-
-def test_a_table_that_just_fits_has_a_line_for_each_row():
-    assert max(map(len, columns(NODES))) == 39
-    assert list(columns(NODES, 39)) == list(columns(NODES))
-    assert len(list(columns(NODES, 38))) > 4
-
-
-def test_a_cell_wider_than_the_terminal_is_wrapped_between_words():
-    assert list(columns(TextTable([("a", "b" * 9 + " " + "c" * 9, "d")]), 20)) == [
-        "a",
-        "    bbbbbbbbb",
-        "        ccccccccc",
-        "    d",
-    ]
-
-
 def test_only_a_terminal_is_too_narrow_and_only_for_the_table(screen, capsys):
     problem = f"problem: {'word ' * 20}"
     for output in ("table", "wide"):
@@ -109,27 +59,6 @@ def test_only_a_terminal_is_too_narrow_and_only_for_the_table(screen, capsys):
     assert shown.text.count("word") == 20
 
 
-def test_what_a_terminal_would_obey_has_its_room_in_the_table():
-    assert list(columns(TextTable([("NAME", "X"), ("\x1b[1m", "y")]))) == [
-        "NAME     X",
-        "\\x1b[1m  y",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (25 << 20, "25.0 MiB"),
-        (1 << 40, "1024.0 GiB"),
-    ],
-)
-def test_sizes(count, text):
-    assert size(count) == text
-
-
 @pytest.mark.parametrize(
     ("output", "shown"),
     [("table", "n\nn\nn\n"), ("jsonl", "1\n2\n3\n"), ("yaml", "---\n- 1\n---\n- 2\n---\n- 3\n")],
@@ -138,7 +67,7 @@ def test_it_is_shown_again_until_an_interrupt(capsys, monkeypatch, output, shown
     pauses = interrupt_after(3, monkeypatch)
     rounds = iter(range(1, 9))
     with pytest.raises(click.exceptions.Exit) as end:
-        repeat(lambda: [next(rounds)], lambda found: emit(found, output, lambda: "n"), output)
+        show(lambda: [next(rounds)], lambda _: ["n"], output, watch=True)
     assert end.value.exit_code == 0
     assert capsys.readouterr().out == shown
     assert pauses == [2, 2, 2]
@@ -147,5 +76,24 @@ def test_it_is_shown_again_until_an_interrupt(capsys, monkeypatch, output, shown
 def test_on_a_terminal_each_table_begins_on_an_empty_screen(monkeypatch, screen):
     interrupt_after(2, monkeypatch)
     with screen(60) as shown, pytest.raises(click.exceptions.Exit):
-        repeat(lambda: "", lambda _: emit("", "table", lambda: ["one"]), "table")
+        show(lambda: "", lambda _: ["one"], "table", watch=True)
     assert shown.text == 2 * "\x1b[2J\x1b[1;1Hone\r\n"
+
+
+def test_without_watch_it_is_shown_once(capsys):
+    assert show(lambda: [7], lambda _: ["n"], "jsonl", plain=lambda found: found * 2) == [7]
+    assert capsys.readouterr().out == "7\n7\n"
+
+
+def test_jsonl_has_a_line_for_each_item(capsys):
+    emit([1, THING], "jsonl", list)
+    emit({"seconds": 2, "items": [3]}, "jsonl", list, [3, 4])
+    emit(THING, "jsonl", list)
+    found = list(map(json.loads, capsys.readouterr().out.splitlines()))
+    assert found == [1, PLAIN, 3, 4, PLAIN]
+
+
+def test_columns_of_the_environment_count_where_there_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    emit(NODES, "table", lambda: [NODES])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 30

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli import top as command
 from ebpflb.cli.compact import from_compact
 from ebpflb.cli.compact.rates import PortRow, form_decoder, rates_decoder
+from ebpflb.cli.render import text_lines
 from ebpflb.cli.top_table import (
     bar,
-    fitting,
-    make_table,
     ordered,
     percent,
-    print_table,
     rate,
+    top_lines,
 )
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
@@ -87,28 +85,24 @@ LONG = "shop/payments-api-7d4b9c6f5-hjklm answers nobody"
 
 @pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 120, 200])
 def test_the_trouble_is_shown_in_full_however_narrow_the_terminal(width):
-    def shown(troubles):
-        console = Console(width=width)
-        with console.capture() as captured:
-            console.print(make_table([service(troubles=troubles)], width, backends=False))
-        return captured.get().splitlines()
-
-    header, *lines = shown((LONG, "another"))
+    found = [service(troubles=(LONG, "another"))]
+    header, *lines = text_lines(top_lines(found, backends=False, every=False), width)
     assert max(map(len, lines)) <= width
     text = "".join(line[header.index("TROUBLE") :].strip() for line in lines)
     assert text.replace(" ", "") == f"{LONG} and 1 more".replace(" ", "")
 
 
-def test_a_pod_is_shown_by_its_name_and_wide_with_its_address_too(capsys):
+def test_a_pod_is_shown_by_its_name_and_wide_with_its_address_too():
     pod = BackendRate(
         *("10.1.0.1", 80, True, False, False, 0.0, 3, 0.0, 0.0, 0.0, 1.0, "", "unwatched"),
         removed=True,
         pod="shop/web-\x1b[2J1",
     )
     given = [service(active=3, backends=(pod,))]
-    print_table(given, backends=True, every=False)
-    print_table(given, backends=True, every=False, is_wide=True)
-    _, _, narrow, _, _, wide = capsys.readouterr().out.splitlines()
+    narrow, wide = (
+        list(text_lines(top_lines(given, backends=True, every=False, is_wide=is_wide), None))[2]
+        for is_wide in (False, True)
+    )
     assert (narrow.split()[0], wide.split()[:2]) == (
         "shop/web-\\x1b[2J1:80",
         ["shop/web-\\x1b[2J1", "10.1.0.1:80"],
@@ -221,10 +215,11 @@ def test_the_order_is_the_largest_first_then_by_name():
 
 
 def test_columns_are_left_out_by_rank():
-    assert [column.title for column in fitting(60, 16)] == [
-        *("CONN/S", "ACTIVE", "FAIL/S", "TROUBLE")
-    ]
-    assert [column.title for column in fitting(10, 16)] == ["TROUBLE"]
+    def titles(width):
+        return next(text_lines(top_lines([], backends=False, every=False), width)).split()
+
+    assert titles(60) == ["SERVICE", "CONN/S", "ACTIVE", "FAIL/S", "TROUBLE"]
+    assert titles(20) == ["SERVICE", "TROUBLE"]
 
 
 @pytest.fixture
@@ -264,3 +259,8 @@ def test_the_compact_answer_has_a_row_for_each_port(maps):
     assert named["web"] == PortRow(named["web"].form)
     assert named["empty"].troubles == ("no endpoint",)
     assert not rates_decoder.decode(from_compact(run("--compact", "-n", "shop")))
+
+
+def test_jsonl_has_a_line_for_each_service_port(maps):
+    lines = run("-o", "jsonl", "--sort", "name").splitlines()
+    assert [json.loads(line)["service"] for line in lines] == ["empty", "web"]
