@@ -2,23 +2,27 @@
 """ebpflb explain: what would happen to a new connection on this node, and why."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
-from ebpflb.cli.agent_client import query_socket_option
+from ebpflb.cli.agent_client import UnanswerableError, ask, query_socket_option
 from ebpflb.cli.explain_text import ExplainCommand, exit_status, outcome_of, show
 from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
 from ebpflb.cli.options import Output, name_namespace_option, output_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit
 from ebpflb.config.settings import setting
-from ebpflb.errors import ConfigError
+from ebpflb.config.values import near
+from ebpflb.dataplane.explain.question import ExplainQuestion, Explanation
+from ebpflb.errors import ConfigError, QueryError, SourceError
+from ebpflb.model.address import format_address
+from ebpflb.model.service import ServiceName
 
-if TYPE_CHECKING:
-    from ebpflb.dataplane.explain.question import ExplainQuestion
+Answer = TypeVar("Answer")
 
 
 @click.command(
@@ -86,11 +90,7 @@ def explain(
 def _found(
     source: AddressOrName, target: Destination, root: Path, query_socket: str | None
 ) -> dict[str, Any]:
-    import msgspec
-
-    from ebpflb.cli.explain_names import AskedAgent
-
-    agent = AskedAgent(setting("query-socket", query_socket, os.environ))
+    agent = _AskedAgent(setting("query-socket", query_socket, os.environ))
     pods = agent.pods() if source.name else {}
     maps = open_pins(root)[1] if agent.failed else None
     question = _question(source, target, pods, root)
@@ -106,14 +106,10 @@ def _found(
 
 def _question(
     source: AddressOrName, target: Destination, pods: Mapping[str, list[str]], root: Path
-) -> "ExplainQuestion":
-    from ebpflb.cli.explain_names import addresses_of
-    from ebpflb.dataplane.explain.question import ExplainQuestion
-    from ebpflb.model.address import format_address
-
+) -> ExplainQuestion:
     addresses = [format_address(source.address)] if source.address else []
     if source.name:
-        addresses = addresses_of(source.name, pods)
+        addresses = _addresses_of(source.name, pods)
     end = target.end
     return ExplainQuestion(
         format_address(end.address) if end.address else str(end.name),
@@ -124,3 +120,66 @@ def _question(
         target.protocol.name if target.protocol else "",
         str(root),
     )
+
+
+class _Names(msgspec.Struct):
+    """Of /v1/names: addresses by NAMESPACE/NAME."""
+
+    pods: dict[str, list[str]]
+
+
+class _AskedAgent:
+    """This node's agent, through its query socket. If it fails once, it is not asked again."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        # Why it does not answer.
+        self.failed = "" if path else "there is no query socket (--query-socket)"
+
+    def pods(self) -> Mapping[str, list[str]]:
+        """The addresses of every pod that it knows."""
+        found = self._ask(_Names, "names", {})
+        return found.pods if found else {}
+
+    def explain(self, question: ExplainQuestion) -> Explanation | None:
+        """UnanswerableError if nobody could answer that."""
+        parameters = msgspec.to_builtins(question).items()
+        return self._ask(Explanation, "explain", {name: str(value) for name, value in parameters})
+
+    def _ask(self, kind: type[Answer], what: str, parameters: Mapping[str, str]) -> Answer | None:
+        if self.failed or not self._path:
+            return None
+        try:
+            return msgspec.convert(ask(self._path, what, **parameters), kind)
+        except UnanswerableError:
+            raise
+        except QueryError as error:
+            self.failed = str(error)
+        except ValueError as error:
+            self.failed = f"{self._path}: not an ebpflb agent ({error})"
+        return None
+
+
+def _addresses_of(name: ServiceName, pods: Mapping[str, list[str]]) -> list[str]:
+    """The addresses of a pod. `pods`: those that the agent knows. ConfigError."""
+    return pods.get(str(name)) or _ask_api_server(name, pods)
+
+
+def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:
+    """The addresses of a pod that is not an endpoint, from the API server."""
+    from ebpflb.source.api import Api, ApiRequest, MissingError
+
+    hint = near(str(name), known)
+    problem = f"pod {name} is not an endpoint of a Service{hint}"
+    try:
+        api = Api(setting("kubeconfig", None, os.environ), setting("master", None, os.environ))
+        path = f"/api/v1/namespaces/{name.namespace}/pods/{name.name}"
+        pod: Any = api.get(ApiRequest(path, "pods", {}, verb="get"))
+    except MissingError as error:
+        raise ConfigError(f"no pod {name}{hint}") from error
+    except (ConfigError, SourceError) as error:
+        raise ConfigError(f"{problem}; give its address (API server: {error})") from error
+    addresses = [str(each["ip"]) for each in pod.get("status", {}).get("podIPs", ())]
+    if not addresses:
+        raise ConfigError(f"pod {name} has no address yet")
+    return addresses

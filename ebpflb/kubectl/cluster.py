@@ -20,14 +20,15 @@ from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE, Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.execution import (
+    LIMIT,
     NO_AGENT,
     AgentAnswer,
     Executor,
     PodExecutor,
     Runner,
+    ask_all,
     last_line,
 )
-from ebpflb.kubectl.fan_out import LIMIT, ask_all
 
 Result = TypeVar("Result")
 

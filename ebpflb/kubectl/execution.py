@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in the agents' pods, through pods/exec of the API server."""
 
+import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -14,6 +17,7 @@ from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access, ForbiddenError
 from ebpflb.kubectl.agents import CONTAINER, RemoteAgent
 
+LIMIT = 32
 NO_AGENT = "no agent runs on this node"
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
@@ -209,3 +213,30 @@ class _Execution:
 
 def _text(raw: bytes | bytearray) -> str:
     return raw.decode(errors="replace")
+
+
+def ask_all(
+    executor: Runner, agents: Sequence[RemoteAgent], argv: Sequence[str], limit: int = LIMIT
+) -> Generator[AgentAnswer, None, None]:
+    """Run a command on all agents, at most `limit` at a time; yields answers as they arrive.
+
+    The threads are daemons: a reader that stops, or Ctrl-C, does not have to wait for them.
+    """
+    answers: SimpleQueue[AgentAnswer | Exception] = SimpleQueue()
+
+    def ask(agent: RemoteAgent) -> None:
+        try:
+            answers.put(executor.run(agent, argv))
+        except Exception as error:  # noqa: BLE001  any error belongs to the reader
+            answers.put(error)
+
+    waiting = iter(agents)
+    for agent in islice(waiting, limit):
+        threading.Thread(target=ask, args=(agent,), daemon=True).start()
+    for _ in agents:
+        answer = answers.get()
+        for agent in islice(waiting, 1):
+            threading.Thread(target=ask, args=(agent,), daemon=True).start()
+        if isinstance(answer, Exception):
+            raise answer
+        yield answer

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.execution import AgentAnswer
-from ebpflb.kubectl.fan_out import ask_all
+from ebpflb.kubectl.execution import AgentAnswer, ask_all
 
 AGENTS = [
     RemoteAgent(f"node{number}", "kube-system", f"p{number}", True, "") for number in range(48)
