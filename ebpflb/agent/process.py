@@ -221,7 +221,7 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
         metrics,
         lambda: agent.status.report(health) | dataplane.report() | rights.report(),
     )
-    flows.start(http, agent.tell, _explaining(settings, dataplane, agent, flows).routes)
+    flows.start(http, _explaining(settings, dataplane, agent, flows).routes)
     parts.callback(flows.stop)
     agent.run()
 

@@ -12,7 +12,7 @@ from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
-from ebpflb.observe.flows.queries import AskLoop, query_routes
+from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.flows.socket_clients import AddressesIn, SocketClients
 from ebpflb.observe.http.query_socket import QueryServer, Route
 from ebpflb.observe.metrics.kernel import FlowCollector
@@ -73,13 +73,13 @@ class FlowPipeline:
         """The history. For any thread."""
         return self._log
 
-    def start(self, http: HttpServer, ask_loop: AskLoop, routes: Mapping[str, Route]) -> None:
+    def start(self, http: HttpServer, routes: Mapping[str, Route]) -> None:
         """Start with the next record. `routes`: the query socket's others."""
         if self._export:
             self._export.start()
         self._reader.start()
         if self._socket:
-            own = query_routes(ask_loop, self._changes, self._log)
+            own = query_routes(self._changes, self._log)
             self._server = QueryServer(http, self._socket, {**own, **routes})
             self._server.start()
 

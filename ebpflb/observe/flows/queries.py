@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries on the query socket: flows, names, and the model's view of Services and frontends.
+"""Queries on the query socket: flows and names, and how other threads ask the model.
 
 What is in force can be read from the maps without an agent.
 """
@@ -16,11 +16,9 @@ from typing import Any, Generic, TypeVar
 from ebpflb.config.values import Number, boolean, duration, near, nearest
 from ebpflb.dataplane.flows.records import StoredFlow, rfc3339_ns
 from ebpflb.errors import EbpflbError
-from ebpflb.model.address import Address, Protocol, format_address, parse_address
+from ebpflb.model.address import Address, format_address, parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.explain import describe
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line
-from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords
 from ebpflb.observe.http.query_socket import (
@@ -30,7 +28,7 @@ from ebpflb.observe.http.query_socket import (
     Route,
     json_reply,
 )
-from ebpflb.web.answers import Answer, StreamedAnswer
+from ebpflb.web.answers import StreamedAnswer
 from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 
 PARAMETERS = (
@@ -197,31 +195,11 @@ def ask_model(ask_loop: AskLoop, query: Callable[[Changes], Result]) -> Result:
     return asked.wait()
 
 
-def query_routes(ask_loop: AskLoop, changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
+def query_routes(changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
     """Prefixes of paths, and the function that answers each, in any thread."""
-
-    def service(query: Query) -> Answer:
-        if len(query.path) != 2:  # noqa: PLR2004  namespace and name
-            raise HttpQueryError("want /v1/services/NAMESPACE/NAME")
-        name = ServiceName(*query.path)
-        found = ask_model(ask_loop, lambda known: describe(known, name))
-        if found is None:
-            like = near(str(name), map(str, changes.names()))
-            raise HttpQueryError(f"no Service {name}{like}", HTTPStatus.NOT_FOUND)
-        return json_reply(found)
-
-    def frontend(query: Query) -> Answer:
-        key = _frontend_key(query.path)
-        owner = ask_model(ask_loop, lambda known: known.owner(key))
-        if owner is None:
-            raise HttpQueryError("no Service has that frontend", HTTPStatus.NOT_FOUND)
-        return json_reply({"namespace": owner.namespace, "name": owner.name})
-
     return {
         "/v1/flows": FlowQueries(flows, changes).answer,
         "/v1/names": lambda query: json_reply(_names(query, changes)),
-        "/v1/services": service,
-        "/v1/frontends": frontend,
     }
 
 
@@ -234,15 +212,6 @@ def _names(query: Query, changes: Changes) -> Mapping[str, object]:
         "pods": {name: sorted(map(format_address, pods[name])) for name in sorted(pods)},
         "services": sorted(map(str, changes.names())),
     }
-
-
-def _frontend_key(path: tuple[str, ...]) -> FrontendKey:
-    """The unspecified address stands for NodePorts."""
-    try:
-        address, port, protocol = path
-        return FrontendKey(parse_address(address), int(port), Protocol[protocol.upper()])
-    except (ValueError, KeyError) as error:
-        raise HttpQueryError("want /v1/frontends/ADDRESS/PORT/PROTOCOL") from error
 
 
 class FlowQueries:

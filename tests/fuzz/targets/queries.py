@@ -31,9 +31,6 @@ _TARGETS = [
     b"/v1/flows?limit=1&since=1h&verdict=forwarded,refused&event=end,start&namespace=default",
     b"/v1/flows?service=default/web&from=default%2Fcurl&to=10.96.0.10&follow=1",
     b"/v1/names",
-    b"/v1/services/default/web",
-    b"/v1/frontends/10.96.0.10/80/tcp",
-    b"/v1/frontends/fd00%3A%3A5/80/UDP",
     b"/v1/explain?from=10.1.0.5,fd00%3A%3A5&to=default/web&port=http&protocol=TCP&is_pod=true",
     b"/v1/explain?to=10.96.0.10&port=80&source_port=40000&pins=/sys/fs/bpf/ebpflb",
     b"http://[::1/v1/flows",
@@ -55,8 +52,6 @@ _WORDS = [
     *(
         b"/v1/flows",
         b"/v1/names",
-        b"/v1/services/",
-        b"/v1/frontends/",
         b"/v1/explain",
         b"%2F",
         b"%00",
@@ -96,7 +91,7 @@ def _routes() -> Mapping[str, Route]:
     log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
     ask: queries.AskLoop = partial(_ask, changes)
     explaining = Explaining(Path("/sys/fs/bpf/ebpflb"), _no_maps, ask, log)
-    return {**queries.query_routes(ask, changes, log), **explaining.routes}
+    return {**queries.query_routes(changes, log), **explaining.routes}
 
 
 def _ask(changes: Changes, query: queries.ModelQuery[Any]) -> None:

@@ -90,7 +90,7 @@ def world(http_server, alone):
     alone.ask_loop = lambda asked: asked.answer(alone.changes)
     pins = Path(BPFFS_ROOT)
     explaining = Explaining(pins, lambda: alone.maps, lambda asked: alone.ask_loop(asked), flows)
-    routes = query_routes(lambda asked: alone.ask_loop(asked), alone.changes, flows)
+    routes = query_routes(alone.changes, flows)
     server = QueryServer(http_server, alone.socket, {**routes, **explaining.routes})
     server.start()
     yield alone

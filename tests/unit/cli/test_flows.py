@@ -52,7 +52,7 @@ def log(changes):
 @pytest.fixture
 def server(http_server, path, log, changes):
     """That of an agent with these flows."""
-    made = QueryServer(http_server, path, query_routes(lambda _: None, changes, log))
+    made = QueryServer(http_server, path, query_routes(changes, log))
     made.start()
     yield made
     made.stop()

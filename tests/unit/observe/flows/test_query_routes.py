@@ -14,7 +14,7 @@ from tests.unit.agent.flows import pod_of
 
 def ask(changes, start, *path, **parameters):
     log = FlowLog(1, changes, lambda: None, pod_of(changes))
-    reply = query_routes(lambda _: None, changes, log)[start](Query(path, parameters))
+    reply = query_routes(changes, log)[start](Query(path, parameters))
     assert isinstance(reply, Answer)
     return json.loads(reply.body)
 
