@@ -14,7 +14,6 @@ from ebpflb.dataplane.explain.answer import explain
 from ebpflb.dataplane.explain.asking import Place
 from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.explain.reach import last_failures
-from ebpflb.dataplane.flows.records import rfc3339_ns
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Changes
@@ -52,17 +51,15 @@ class Explaining:
 
     def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
         """See Model; of the last minutes."""
-        earliest = rfc3339_ns(time.time_ns() - _LATELY)
+        earliest = time.time_ns() - _LATELY
         batch = self._flows.history.since(0)
-        named = (
-            self._flows.flow(batch.first + at, each)
-            for at, each in enumerate(batch.records)
-            if each.port and "/".join(each.port[:2]) == service
+        lately = (
+            self._flows.flow(number, each)
+            for number, each in enumerate(batch.records, batch.first)
+            if each.port and "/".join(each.port[:2]) == service and each.time >= earliest
         )
         return last_failures(
-            flow
-            for flow in named
-            if (flow.event, flow.protocol) == (END, protocol) and flow.time >= earliest
+            flow for flow in lately if (flow.event, flow.protocol) == (END, protocol)
         )
 
     def _answer(self, query: Query) -> Answer:

@@ -47,6 +47,7 @@ from ebpflb.model.service import Service, ServicePort, ServicePortName, TrafficP
 _RECORD = packed_format(LbFlowRecord)
 _BRIEF = packed_format(LbFlowRecord, "event", "proto", "client", "backend_addr", "service")
 _CLIENT = packed_format(LbFlowRecord, "path", "client", "client_port")
+_TIME = packed_format(LbFlowRecord, "time")
 _CLIENT_AT = LbFlowRecord.client.offset
 # Offset of the family in a client that stands for a namespace, before the cookie.
 _FAMILY = 7
@@ -91,6 +92,12 @@ class StoredFlow(NamedTuple):
     endpoint: Endpoint | None = None
     client: NamedPod = NOBODY
     backend: NamedPod = NOBODY
+
+    @property
+    def time(self) -> int:
+        """Nanoseconds since 1970."""
+        (at,) = _TIME.unpack_from(self.record)
+        return int(at) + self.since_1970
 
 
 class _Record(NamedTuple):
@@ -164,7 +171,7 @@ def decode(number: int, stored: StoredFlow, node: str) -> Flow:
     family = family_of(Address(found.frontend))
     port = _service_port(stored, family)
     return Flow(
-        time=rfc3339_ns(found.time + stored.since_1970),
+        time=rfc3339_ns(stored.time),
         event=event,
         verdict=verdict_of(event, ended, protocol),
         reason=_REASONS[found.reason],
