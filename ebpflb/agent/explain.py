@@ -11,11 +11,11 @@ from typing import TypeVar
 import msgspec
 
 from ebpflb.dataplane.explain.answer import explain
-from ebpflb.dataplane.explain.asking import Place
 from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.explain.reach import last_failures
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.errors import ConfigError
+from ebpflb.model.address import SocketAddress
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import AskLoop, ask_model
@@ -49,7 +49,7 @@ class Explaining:
         """See Model."""
         return ask_model(self._ask_loop, query)
 
-    def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
+    def failures(self, service: str, protocol: str) -> Mapping[SocketAddress, str]:
         """See Model; of the last minutes."""
         earliest = time.time_ns() - _LATELY
         batch = self._flows.history.since(0)

@@ -28,9 +28,10 @@ from ebpflb.dataplane.attach.devices import NetworkWatch, listen_addresses
 from ebpflb.dataplane.attach.node_addresses import bound_address
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.log import fields, set_up
+from ebpflb.model.address import SocketAddress
 from ebpflb.model.admission.addresses import AddressRules
 from ebpflb.model.changes import Changes, Kind, ObjectKey
-from ebpflb.model.ejection import Ejections, Place, Times
+from ebpflb.model.ejection import Ejections, Times
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Dsr
 from ebpflb.observe.endpoint_locations import EndpointLocations
@@ -156,7 +157,7 @@ def _defaults(settings: Settings) -> Defaults:
     return Defaults(settings.masquerade_all, scheduler, settings.maglev_table_size, dsr)
 
 
-def _address_rules(settings: Settings, api_servers: frozenset[Place]) -> AddressRules:
+def _address_rules(settings: Settings, api_servers: frozenset[SocketAddress]) -> AddressRules:
     """The servers of this agent are protected like others of the node."""
     servers = (settings.metrics_bind_address, settings.healthz_bind_address)
     own = {found.port for found in map(parse_bind_address, servers) if found}

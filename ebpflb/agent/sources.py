@@ -12,8 +12,8 @@ from ebpflb.dataplane.layout.enums import SocketPriority
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.errors import ConfigError
+from ebpflb.model.address import SocketAddress
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.model.ejection import Place
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent
@@ -33,7 +33,7 @@ class ObjectSource(Protocol):
         ...
 
     @property
-    def api_servers(self) -> frozenset[Place]:
+    def api_servers(self) -> frozenset[SocketAddress]:
         """The configured API servers, by their addresses."""
         ...
 
@@ -111,7 +111,7 @@ class ManifestSource:
         return str(self._path)
 
     @property
-    def api_servers(self) -> frozenset[Place]:
+    def api_servers(self) -> frozenset[SocketAddress]:
         return frozenset()
 
     def start(self, emit: Emit) -> None:
@@ -141,7 +141,7 @@ class ApiServerSource:
         return self._api.address
 
     @property
-    def api_servers(self) -> frozenset[Place]:
+    def api_servers(self) -> frozenset[SocketAddress]:
         return self._api.configured
 
     def start(self, emit: Emit) -> None:

@@ -36,6 +36,7 @@ from ebpflb.cli.top_table import (
     top_lines,
     without_idle,
 )
+from ebpflb.model.address import format_address
 from ebpflb.model.flow import ServiceRate
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ class _Meter:
         after = sample_traffic(self._maps)
         before, self._before = self._before or after, after
         addresses = {key.address for each in after.services.values() for key in each.backends}
-        found = chosen_by(self._name, rates(before, after, self._pods.of(addresses)))
+        pods = self._pods.of(set(map(format_address, addresses)))
+        found = chosen_by(self._name, rates(before, after, pods))
         chosen = [each for each in found if self._namespace in (None, each.namespace)]
         return Sample(after.seconds - before.seconds, chosen)
 

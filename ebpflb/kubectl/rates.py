@@ -12,11 +12,11 @@ from ebpflb.cli.compact.rates import (
     BACKEND_SUMS,
     SUMS,
     THOUSANDTHS,
-    BackendAddress,
     BackendState,
     PortForm,
     PortName,
     PortRow,
+    SocketText,
     form_decoder,
     rates_decoder,
 )
@@ -67,7 +67,7 @@ class _FormSums:
     far: float = 0.0
     based: float = 0.0
     troubles: Counter[str] = field(default_factory=Counter)
-    more: dict[BackendAddress, tuple[Sequence[int], BackendState]] = field(default_factory=dict)
+    more: dict[SocketText, tuple[Sequence[int], BackendState]] = field(default_factory=dict)
 
     def check(self, row: PortRow) -> None:
         """ValueError if there are numbers for more or fewer backends."""
@@ -93,7 +93,7 @@ class _FormSums:
             sums, seen = self.more.get(place, (_NOTHING, state))
             self.more[place] = list(map(add, sums, numbers)), _as_both_see(seen, state)
 
-    def rows(self) -> Iterator[tuple[BackendAddress, Sequence[int], BackendState]]:
+    def rows(self) -> Iterator[tuple[SocketText, Sequence[int], BackendState]]:
         """Those of the form, and those with a state of their own, which may be the same."""
         width = len(BACKEND_SUMS)
         for at, (place, terminating, ejection) in enumerate(self.form.backends):
@@ -129,7 +129,7 @@ def _merged(name: PortName, found: Sequence[_FormSums], asked: int) -> ServiceRa
 
 def _backends(found: Iterable[_FormSums]) -> Iterator[BackendRate]:
     """All backends, with no shares yet."""
-    every: dict[BackendAddress, tuple[Sequence[int], BackendState]] = {}
+    every: dict[SocketText, tuple[Sequence[int], BackendState]] = {}
     for each in found:
         for place, sums, state in each.rows():
             before, seen = every.get(place, (_NOTHING, state))

@@ -7,10 +7,17 @@ from enum import IntEnum
 from ipaddress import ip_network
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from types import MappingProxyType
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Address = NewType("Address", bytes)
 """16 bytes in network order; IPv4 as ::ffff:a.b.c.d."""
+
+
+class SocketAddress(NamedTuple):
+    """For example an endpoint of a Service port."""
+
+    address: Address
+    port: int
 
 
 class Family(IntEnum):

@@ -7,13 +7,13 @@ from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple
 
-from ebpflb.model.address import Address
+from ebpflb.model.address import Address, SocketAddress
 from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
 from ebpflb.model.admission.problems import ServiceProblem, problems
 from ebpflb.model.admission.tables import TableBudget
 from ebpflb.model.dsr import Tunnels
-from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts, Place
+from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
@@ -288,7 +288,7 @@ class Changes:
         ]
 
     def _observe_port(
-        self, name: ServicePortName, readings: Mapping[Place, FailureCount], now: float
+        self, name: ServicePortName, readings: Mapping[SocketAddress, FailureCount], now: float
     ) -> list[EjectionChange]:
         service = self.served(ServiceName(*name[:2]))
         ports = [port for port in service.ports if port.name == name] if service else []
@@ -310,7 +310,7 @@ class Changes:
             self._moved.add(ServiceName(*name[:2]))
         return changes
 
-    def _usable(self, port: ServicePort) -> Iterator[list[Place]]:
+    def _usable(self, port: ServicePort) -> Iterator[list[SocketAddress]]:
         endpoints = endpoints_of(port, self.slices(ServiceName(*port.name[:2])))
         sets = categorize(port, endpoints, self.node)
         yield [place_of(each) for each in sets.cluster]

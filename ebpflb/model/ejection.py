@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from ebpflb.model.address import Address, Protocol
+from ebpflb.model.address import Protocol, SocketAddress
 from ebpflb.model.service import ServicePort, ServicePortName
 
 # Where the dataplane's failure count starts while an endpoint is on trial.
@@ -68,13 +68,6 @@ EJECTION_STATES = tuple(each.word for each in EjectionState)
 LEFT_OUT = tuple(each.word for each in EjectionState if each.is_left_out)
 
 
-class Place(NamedTuple):
-    """An endpoint of a Service port."""
-
-    address: Address
-    port: int
-
-
 class FailureCount(NamedTuple):
     """in_a_row: failures since the last success. tried, on_trial: as the dataplane has them now.
 
@@ -91,7 +84,7 @@ class FailureCount(NamedTuple):
     regulars: int = 1
 
 
-FailureCounts = Mapping[ServicePortName, Mapping[Place, FailureCount]]
+FailureCounts = Mapping[ServicePortName, Mapping[SocketAddress, FailureCount]]
 
 
 class Times(NamedTuple):
@@ -105,10 +98,10 @@ class PortWatch(NamedTuple):
     """Ejection of one Service port. ejected: worst first."""
 
     is_on: bool
-    ejected: tuple[Place, ...] = ()
-    on_trial: frozenset[Place] = frozenset()
+    ejected: tuple[SocketAddress, ...] = ()
+    on_trial: frozenset[SocketAddress] = frozenset()
 
-    def states(self, usable: Sequence[Place]) -> Mapping[Place, EjectionState]:
+    def states(self, usable: Sequence[SocketAddress]) -> Mapping[SocketAddress, EjectionState]:
         """For the usable endpoints of some clients; leaves out those that are only watched.
 
         Never ejects more than half: none of one, one of two or three.
@@ -127,7 +120,7 @@ class EjectionChange(NamedTuple):
     """seconds: how long the endpoint is now ejected; 0: it is back. failures: in a row."""
 
     port: ServicePortName
-    place: Place
+    place: SocketAddress
     seconds: float
     failures: int = 0
     times: int = 0
@@ -148,7 +141,7 @@ class _Offender:
     tried_at: float | None = None
 
 
-_Offenders = dict[Place, _Offender]
+_Offenders = dict[SocketAddress, _Offender]
 
 
 class Ejections:
@@ -191,8 +184,8 @@ class Ejections:
         self,
         port: ServicePortName,
         threshold: int,
-        sets: Sequence[Collection[Place]],
-        readings: Mapping[Place, FailureCount],
+        sets: Sequence[Collection[SocketAddress]],
+        readings: Mapping[SocketAddress, FailureCount],
         now: float,
     ) -> list[EjectionChange]:
         """Re-evaluate the port. Returns the changes, except trials that begin.
@@ -201,7 +194,7 @@ class Ejections:
         family; at most half of each is ejected or on trial.
         """
         offenders = self._ports.get(port, {})
-        usable = frozenset[Place]().union(*sets)
+        usable = frozenset[SocketAddress]().union(*sets)
         for place in offenders.keys() - usable:
             del offenders[place]
         changes = [
@@ -228,7 +221,7 @@ class Ejections:
         self,
         port: ServicePortName,
         offenders: _Offenders,
-        place: Place,
+        place: SocketAddress,
         reading: FailureCount | None,
         now: float,
     ) -> Iterable[EjectionChange]:
@@ -251,7 +244,7 @@ class Ejections:
         self,
         port: ServicePortName,
         offender: _Offender,
-        place: Place,
+        place: SocketAddress,
         reading: FailureCount,
         now: float,
     ) -> Iterable[EjectionChange]:
@@ -270,7 +263,7 @@ class Ejections:
             offender.on_trial, offender.until = False, now
 
     def _eject(
-        self, port: ServicePortName, offender: _Offender, place: Place, now: float
+        self, port: ServicePortName, offender: _Offender, place: SocketAddress, now: float
     ) -> EjectionChange:
         seconds = min(self._times.first * 2**offender.times, self._times.longest)
         offender.times += 1
@@ -291,7 +284,9 @@ def _is_undecided(offender: _Offender, reading: FailureCount, now: float) -> boo
     return offender.tried_at is not None and now - offender.tried_at >= PROBE_SECONDS
 
 
-def _begin_trials(offenders: _Offenders, sets: Iterable[Collection[Place]], now: float) -> None:
+def _begin_trials(
+    offenders: _Offenders, sets: Iterable[Collection[SocketAddress]], now: float
+) -> None:
     """Those due for longest come first."""
     on_trial = {place for place, each in offenders.items() if each.on_trial}
     due = [place for place, each in offenders.items() if not each.on_trial and now >= each.until]
@@ -303,22 +298,26 @@ def _begin_trials(offenders: _Offenders, sets: Iterable[Collection[Place]], now:
             offender.on_trial, offender.until, offender.tried_at = True, now, None
 
 
-def _badness(offenders: _Offenders, place: Place) -> tuple[int, int, Place]:
+def _badness(offenders: _Offenders, place: SocketAddress) -> tuple[int, int, SocketAddress]:
     return offenders[place].times, offenders[place].failures, place
 
 
-def _most(places: Collection[Place]) -> int:
+def _most(places: Collection[SocketAddress]) -> int:
     """How many of these endpoints may be left out."""
     return len(places) // 2
 
 
-def _has_room(offenders: _Offenders, sets: Iterable[Collection[Place]], place: Place) -> bool:
+def _has_room(
+    offenders: _Offenders, sets: Iterable[Collection[SocketAddress]], place: SocketAddress
+) -> bool:
     return all(
         len(offenders.keys() & set(places)) < _most(places) for places in sets if place in places
     )
 
 
-def _release_surplus(offenders: _Offenders, sets: Iterable[Collection[Place]]) -> Iterable[Place]:
+def _release_surplus(
+    offenders: _Offenders, sets: Iterable[Collection[SocketAddress]]
+) -> Iterable[SocketAddress]:
     """If endpoints are gone and more than half of the rest are out, let the best return."""
     for places in sets:
         out = sorted(offenders.keys() & set(places), key=lambda each: _badness(offenders, each))

@@ -7,8 +7,8 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
-from ebpflb.model.address import WILDCARD, Address, Protocol
-from ebpflb.model.ejection import NO_WATCH, EjectionState, Place, PortWatch
+from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
+from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.service import (
@@ -268,7 +268,7 @@ def _choice(
     backends = sorted(_backend(each, node, usual) for each in endpoints)
     left_out = []
     if watch.ejected or watch.on_trial:
-        places = [Place(*each[:2]) for each in backends]
+        places = [SocketAddress(*each[:2]) for each in backends]
         ejection_states = watch.states(places)
         backends = [
             each._replace(ejection=ejection_states.get(place, usual))
@@ -280,8 +280,8 @@ def _choice(
     return Choice(tuple(backends), IfEmpty.DROP if drop else IfEmpty.REFUSE), left_out
 
 
-def place_of(endpoint: PortEndpoint) -> Place:
-    return Place(endpoint.endpoint.address, endpoint.port)
+def place_of(endpoint: PortEndpoint) -> SocketAddress:
+    return SocketAddress(endpoint.endpoint.address, endpoint.port)
 
 
 def _backend(

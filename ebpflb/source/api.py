@@ -22,7 +22,7 @@ from kubernetes.utils.keepalive import tcp_keepalive_socket_options
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
 from ebpflb.from_json import JsonError, from_json
-from ebpflb.model.ejection import Place
+from ebpflb.model.address import SocketAddress
 from ebpflb.source.api_objects import Item, WatchEvent, event_of, items_of, object_of
 from ebpflb.source.api_servers import ApiServer, ApiServers
 from ebpflb.source.api_types import Fields, ListMetadata
@@ -110,7 +110,7 @@ class Api:
         return self._servers.current.url
 
     @property
-    def configured(self) -> frozenset[Place]:
+    def configured(self) -> frozenset[SocketAddress]:
         """The addresses of the configured servers."""
         return self._servers.configured
 

@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 from ebpflb.config.values import socket_address
 from ebpflb.from_json import JsonError, from_json
 from ebpflb.log import fields
-from ebpflb.model.address import format_address, parse_address
-from ebpflb.model.ejection import Place
+from ebpflb.model.address import SocketAddress, format_address, parse_address
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.service import API_SERVER, ServiceName
 from ebpflb.source.interface import SourceEvent
@@ -61,7 +60,7 @@ class ApiServers:
         return len(self._servers)
 
     @property
-    def configured(self) -> frozenset[Place]:
+    def configured(self) -> frozenset[SocketAddress]:
         """The configured ones that are given by their address, not by name."""
         return frozenset(_places(self._configured))
 
@@ -124,12 +123,12 @@ def listed_servers(event: SourceEvent) -> list[str]:
     ]
 
 
-def _places(urls: Iterable[str]) -> Iterator[Place]:
+def _places(urls: Iterable[str]) -> Iterator[SocketAddress]:
     for url in urls:
         parts = urlsplit(url)
         with suppress(ValueError):
             usual = HTTP_PORT if parts.scheme == "http" else HTTPS_PORT
-            yield Place(parse_address(parts.hostname or ""), parts.port or usual)
+            yield SocketAddress(parse_address(parts.hostname or ""), parts.port or usual)
 
 
 def _remembered(file: Path | None) -> list[str]:

@@ -22,6 +22,8 @@ BACKEND_SUMS = ("connections", "active", "failed", "original_bytes", "reply_byte
 THOUSANDTHS = 1000
 _OF_PORT = msgspec.Meta(min_length=len(SUMS), max_length=len(SUMS))
 _OF_BACKEND = msgspec.Meta(min_length=len(BACKEND_SUMS), max_length=len(BACKEND_SUMS))
+SocketText = tuple[str, int]
+"""A SocketAddress whose address is text."""
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -34,17 +36,10 @@ class PortName(NamedTuple):
     protocol: str
 
 
-class BackendAddress(NamedTuple):
-    """Address and port of a backend."""
-
-    address: str
-    port: int
-
-
 class BackendForm(NamedTuple):
     """A backend that takes new connections. ejection: not one that is left out."""
 
-    place: BackendAddress
+    place: SocketText
     terminating: bool
     ejection: EjectionState
 
@@ -71,7 +66,7 @@ class BackendState(NamedTuple):
 class BackendRow(NamedTuple):
     """numbers: BACKEND_SUMS."""
 
-    place: BackendAddress
+    place: SocketText
     numbers: Annotated[tuple[Count, ...], _OF_BACKEND]
     state: BackendState
 
@@ -122,8 +117,8 @@ def port_row(service: ServiceRate) -> PortRow:
     )
 
 
-def _place(backend: BackendRate) -> BackendAddress:
-    return BackendAddress(backend.address, backend.port)
+def _place(backend: BackendRate) -> SocketText:
+    return backend.address, backend.port
 
 
 def _state(backend: BackendRate) -> BackendState:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ebpflb.dataplane.attach.strays import find_strays, served_cgroups, summary
-from ebpflb.dataplane.explain.asking import Asking, Model, Place
+from ebpflb.dataplane.explain.asking import Asking, Model
 from ebpflb.dataplane.explain.choice import frontend_in_force
 from ebpflb.dataplane.explain.hooks import client_at, host_client, walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
@@ -30,7 +30,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.rtnetlink import device_name, route_to
 from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, NetnsFlag, word
 from ebpflb.errors import AttachError, ConfigError
-from ebpflb.model.address import WILDCARD, Protocol, family_of, format_address
+from ebpflb.model.address import WILDCARD, Protocol, SocketAddress, family_of, format_address
 from ebpflb.model.explain import Wanted, differences, encode_frontend, wanted
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.model.service import ServiceName
@@ -178,7 +178,7 @@ def _told_kernel(
     client: Client,
     target: FrontendKey,
     look: _Compared,
-    failures: Mapping[Place, str],
+    failures: Mapping[SocketAddress, str],
 ) -> KernelAnswer:
     last = look.steps[-1]
     matched = next((step for step in look.steps if step.desc), None)
@@ -202,14 +202,13 @@ def _told_kernel(
 
 
 def _told_backend(
-    candidate: Candidate, failures: Mapping[Place, str], silent: Silent
+    candidate: Candidate, failures: Mapping[SocketAddress, str], silent: Silent
 ) -> BackendAnswer:
     record, rewrite = candidate.backend.record, candidate.rewrite
     key = backend_key(record)
-    address = format_address(key.address)
     unreached = trouble(key.address, route_to, silent)
     return BackendAnswer(
-        address=address,
+        address=format_address(key.address),
         port=key.port,
         local=bool(record.flags & BackendFlag.LB_BACKEND_LOCAL),
         terminating=bool(record.flags & BackendFlag.LB_BACKEND_TERMINATING),
@@ -222,5 +221,5 @@ def _told_backend(
         reason=word(rewrite.reason) if rewrite.reason else "",
         trouble=f"is out of reach: {unreached}"
         if unreached
-        else failures.get((address, key.port), ""),
+        else failures.get(SocketAddress(key.address, key.port), ""),
     )

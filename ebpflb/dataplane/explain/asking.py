@@ -6,10 +6,10 @@ from typing import Protocol as Interface
 from typing import TypeVar
 
 from ebpflb.errors import EbpflbError
+from ebpflb.model.address import SocketAddress
 from ebpflb.model.changes import Changes
 
 Result = TypeVar("Result")
-Place = tuple[str, int]
 
 
 class Model(Interface):
@@ -18,8 +18,8 @@ class Model(Interface):
     def ask(self, query: Callable[[Changes], Result]) -> Result:
         """The result of `query`, in the thread that owns the model. EbpflbError."""
 
-    def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
-        """The backends of a Service, by address and port, whose last connection failed, and how."""
+    def failures(self, service: str, protocol: str) -> Mapping[SocketAddress, str]:
+        """The backends of a Service whose last connection failed, and how."""
 
 
 class Asking:
@@ -39,6 +39,6 @@ class Asking:
                 self.failed = str(error)
         return None
 
-    def failures(self, service: str, protocol: str) -> Mapping[Place, str]:
+    def failures(self, service: str, protocol: str) -> Mapping[SocketAddress, str]:
         """See Model; none without one."""
         return self._model.failures(service, protocol) if self._model and service else {}

@@ -32,7 +32,7 @@ from ebpflb.dataplane.layout.enums import (
     IfEmptyCode,
     SettingFlag,
 )
-from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketAddress, ejection_of
+from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketRecord, ejection_of
 from ebpflb.dataplane.view.snapshot import decode_frontend
 from ebpflb.model.address import Address, Protocol, family_of, format_address, is_link_local
 from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
@@ -135,7 +135,7 @@ def _scheduled(
     elif hashed.port is None:
         return None, "depends on the client's port, or on the socket at the socket hook"
     else:
-        number = flow_hash(hashed.client, hashed.port, SocketAddress.unpack(desc.frontend))
+        number = flow_hash(hashed.client, hashed.port, SocketRecord.unpack(desc.frontend))
     first = slots.base + slots.length if slots.table else slots.base
     chosen = lookups.backend_at(first + place_of(number, slots.table or slots.length))
     return chosen, f"the hash leads to {_end(chosen)}" if chosen else ""

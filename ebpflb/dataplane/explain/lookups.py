@@ -26,7 +26,7 @@ from ebpflb.dataplane.layout.records import (
     AddrRecord,
     BackendRecord,
     DescRecord,
-    SocketAddress,
+    SocketRecord,
     Subnet,
     frontend_key_of,
     unpack_name,
@@ -128,7 +128,7 @@ class Lookups:
 
     def frontend_lookup(self, key: FrontendKey) -> DescRecord | None:
         """The descriptor in force."""
-        wanted = SocketAddress(*key).pack()
+        wanted = SocketRecord(*key).pack()
         index = self.maps["lb_frontends"].lookup(wanted)
         word = self.maps["lb_current"].lookup(index) if index else None
         value = self.maps["lb_descs"].lookup(_u32(_number(word))) if word else None

@@ -4,11 +4,10 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ebpflb.dataplane.explain.asking import Place
 from ebpflb.dataplane.explain.steps import RouteTo
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Rtnetlink, device_name, read_neighbours
 from ebpflb.errors import ProbeError
-from ebpflb.model.address import Address, format_address
+from ebpflb.model.address import Address, SocketAddress, format_address, parse_address
 from ebpflb.model.flow import Flow
 from ebpflb.words.connections import BACKEND_REFUSED, FAILED, NO_ANSWER
 
@@ -53,12 +52,16 @@ def trouble(address: Address, route: RouteTo, silent: Silent) -> str:
     return ""
 
 
-def last_failures(flows: Iterable[Flow]) -> Mapping[Place, str]:
-    """The backends, by address and port, whose last connection failed, and how.
+def last_failures(flows: Iterable[Flow]) -> Mapping[SocketAddress, str]:
+    """The backends whose last connection failed, and how.
 
     `flows`: ended ones, oldest first.
     """
-    last = {(flow.backend.address, flow.backend.port): flow for flow in flows if flow.backend}
+    last = {
+        SocketAddress(parse_address(flow.backend.address), flow.backend.port): flow
+        for flow in flows
+        if flow.backend
+    }
     return {
         place: _FAILED[flow.ended]
         for place, flow in last.items()
@@ -66,11 +69,12 @@ def last_failures(flows: Iterable[Flow]) -> Mapping[Place, str]:
     }
 
 
-def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[Place, str]:
-    """The backends, by address and port, that do not answer a client; `flows`: its own at tc."""
+def unanswered(flows: Iterable[Mapping[str, Any]]) -> Mapping[SocketAddress, str]:
+    """The backends that do not answer a client; `flows`: its own at tc."""
     return {
-        (flow["backend"], flow["backend_port"]): "has not accepted this client's connection for "
-        f"{flow['age']:.0f} s"
+        SocketAddress(parse_address(flow["backend"]), flow["backend_port"]): (
+            f"has not accepted this client's connection for {flow['age']:.0f} s"
+        )
         for flow in flows
         if flow["state"] == "opening" and flow["age"] >= _PATIENCE_SECONDS
     }

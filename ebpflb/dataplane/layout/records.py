@@ -55,7 +55,7 @@ _SCHEDULERS = enums.codes(Scheduler, enums.SchedulerCode)
 SCHEDULERS: Mapping[int, Scheduler] = {number: kind for kind, number in _SCHEDULERS.items()}
 
 
-class SocketAddress(NamedTuple):
+class SocketRecord(NamedTuple):
     """struct lb_frontend_key, which struct lb_backend also starts with."""
 
     address: Address
@@ -92,7 +92,7 @@ class Subnet(NamedTuple):
 
 def frontend_key_of(socket: bytes) -> FrontendKey:
     """From a key in lb_frontends, or from a backend: its own address."""
-    address, port, protocol = SocketAddress.unpack(socket)
+    address, port, protocol = SocketRecord.unpack(socket)
     return FrontendKey(address, port, Protocol(protocol))
 
 
@@ -144,7 +144,7 @@ def flags_of(backend: bytes) -> int:
 
 
 def pack_socket(address: Address, port: int, protocol: int) -> bytes:
-    """Like SocketAddress(...).pack(), without creating the tuple."""
+    """Like SocketRecord(...).pack(), without creating the tuple."""
     return _SOCKET.pack(address, port, protocol)
 
 
@@ -223,9 +223,9 @@ class DescRecord(NamedTuple):
         return cls(*_DESC.unpack(value))
 
 
-def socket_of(frontend: Frontend) -> SocketAddress:
+def socket_of(frontend: Frontend) -> SocketRecord:
     """The key of a frontend in lb_frontends."""
-    return SocketAddress(*frontend.key)
+    return SocketRecord(*frontend.key)
 
 
 def backend_flags(backend: Backend) -> int:

@@ -8,11 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from ebpflb.dataplane.kernel.maps import BpfMap
-from ebpflb.dataplane.layout.records import TRIAL, WATCHED, BackendRecord, SocketAddress
+from ebpflb.dataplane.layout.records import TRIAL, WATCHED, BackendRecord, SocketRecord
 from ebpflb.dataplane.layout.structs import LbClient, LbClientKey, LbFailures
 from ebpflb.dataplane.services.map_state import MapState
-from ebpflb.model.address import Address, Family, family_of
-from ebpflb.model.ejection import FailureCount, FailureCounts, Place
+from ebpflb.model.address import Address, Family, SocketAddress, family_of
+from ebpflb.model.ejection import FailureCount, FailureCounts
 from ebpflb.model.service import ServicePortName
 
 _SIZE = ctypes.sizeof(LbFailures)
@@ -36,13 +36,13 @@ def read_failures(
     if not wanted:
         return {}
     clients = _Clients(state.maps["lb_clients"], clock() - _RECENT)
-    found: dict[ServicePortName, dict[Place, FailureCount]] = defaultdict(dict)
+    found: dict[ServicePortName, dict[SocketAddress, FailureCount]] = defaultdict(dict)
     for index in wanted:
         record = BackendRecord.unpack(state.backends[index])
         port = state.ports.get(record.service)
         if port and record.flags & WATCHED:
-            address, number, _ = SocketAddress.unpack(record.socket)
-            place = Place(address, number)
+            address, number, _ = SocketRecord.unpack(record.socket)
+            place = SocketAddress(address, number)
             counted = LbFailures.from_buffer_copy(values, _SIZE * index)
             found[port.name][place] = FailureCount(
                 counted.in_a_row,
@@ -76,7 +76,7 @@ class _Clients:
                 self._of_port[key.service, family_of(Address(bytes(key.client)))] += 1
                 self._of_backend[last.backend, last.generation] += 1
 
-    def count(self, index: int, record: BackendRecord, place: Place) -> tuple[int, int]:
+    def count(self, index: int, record: BackendRecord, place: SocketAddress) -> tuple[int, int]:
         """Those of the Service port that could use the backend, and those that used it last."""
         of_port = self._of_port[record.service, family_of(place.address)]
         return of_port, self._of_backend[index, record.generation]

@@ -15,7 +15,7 @@ from ebpflb.dataplane.layout.records import (
     USABLE,
     BackendRecord,
     DescRecord,
-    SocketAddress,
+    SocketRecord,
     pack_pod_key,
     unpack_name,
 )
@@ -138,7 +138,7 @@ def _port_with_pod(state: MapState, key: bytes, index: int) -> Port | None:
 
 
 def _add_port(state: MapState, backend: int, identity: int, names: Mapping[int, bytes]) -> Port:
-    socket = SocketAddress.unpack(BackendRecord.unpack(state.backends[backend]).socket)
+    socket = SocketRecord.unpack(BackendRecord.unpack(state.backends[backend]).socket)
     name = unpack_name(names[identity], socket.protocol)
     return state.port(name) or state.add_port(name, identity)
 

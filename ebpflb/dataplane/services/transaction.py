@@ -20,7 +20,7 @@ from ebpflb.dataplane.layout.records import (
     USABLE,
     BackendRecord,
     DescRecord,
-    SocketAddress,
+    SocketRecord,
     pack_failures,
     pack_pod_key,
 )
@@ -206,7 +206,7 @@ class Transaction:
         """The backend no longer serves any flow that this node sent to it."""
         record = BackendRecord.unpack(self._state.backends[index])
         if record.flags & (USABLE | SERVING):
-            protocol = SocketAddress.unpack(record.socket).protocol
+            protocol = SocketRecord.unpack(record.socket).protocol
             self.ended_udp = self.ended_udp or protocol == Protocol.UDP
         self._state.backends.set(index, record.without(USABLE | SERVING | EJECTION_STATE).pack())
 

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import DescFlag
 from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
 from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
-from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.address import Family, Protocol, SocketAddress, family_of, format_address
 from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import BackendRate, Counts, ServiceRate, removed_trouble, spread
 from ebpflb.model.plan import FrontendKey, FrontendType
@@ -31,18 +31,6 @@ _NO_NAMES: Mapping[str, str] = {}
 _QUESTIONS = 3
 
 _Key = TypeVar("_Key")
-
-
-class BackendKey(NamedTuple):
-    """Address and port of a backend."""
-
-    address: str
-    port: int
-
-    @property
-    def family(self) -> Family:
-        """Also the family of the frontends with this backend."""
-        return Family.IPV6 if ":" in self.address else Family.IPV4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,7 @@ class ServiceTraffic:
     """A Service port. no_local: with a policy Local, and no usable endpoint on this node."""
 
     frontends: Mapping[FrontendKey, Counts]
-    backends: Mapping[BackendKey, BackendTraffic]
+    backends: Mapping[SocketAddress, BackendTraffic]
     no_local: bool = False
 
 
@@ -100,13 +88,13 @@ def sample_traffic(maps: MapSet, clock: Callable[[], float] = time.monotonic) ->
 
 def _backend_traffic(
     snapshot: Snapshot, group: Sequence[BackendEntry]
-) -> Mapping[BackendKey, BackendTraffic]:
+) -> Mapping[SocketAddress, BackendTraffic]:
     """Merges a backend with an earlier one at its address that still has flows."""
-    counts = defaultdict[BackendKey, Counts](Counts)
-    active = defaultdict[BackendKey, int](int)
-    entries: dict[BackendKey, BackendEntry] = {}
+    counts = defaultdict[SocketAddress, Counts](Counts)
+    active = defaultdict[SocketAddress, int](int)
+    entries: dict[SocketAddress, BackendEntry] = {}
     for each in sorted(group, key=lambda entry: entry.usable):
-        key = BackendKey(format_address(each.address), each.port)
+        key = SocketAddress(each.address, each.port)
         counts[key] = _added(counts[key], snapshot.counts_of_backend(each))
         active[key] += snapshot.active_of(each)
         if each.usable or snapshot.active_of(each) or each.ejection is EjectionState.EJECTED:
@@ -121,7 +109,7 @@ def _backend_traffic(
             each.ejection,
             removed=_is_removed(each),
         )
-        for key, each in sorted(entries.items(), key=lambda item: (item[1].usable, item[0]))
+        for key, each in entries.items()
     }
 
 
@@ -160,9 +148,10 @@ def _service(
 ) -> ServiceRate:
     old_frontends = before.frontends if before else {}
     totals: Counts = reduce(_added, _grown(old_frontends, now.frontends).values(), Counts())
-    backends, balance, far = spread(
-        [each for group in _groups(before, now) for each in _backends(name, group, seconds, pods)]
+    unordered = (
+        each for group in _groups(before, now) for each in _backends(name, group, seconds, pods)
     )
+    backends, balance, far = spread(sorted(unordered, key=_rank))
     offered = sum(each.offered for each in backends)
     return ServiceRate(
         namespace=name.namespace,
@@ -190,7 +179,9 @@ class _FamilyBackends:
     """The backends of one address family. grown: what each has counted since the first sample."""
 
     def __init__(
-        self, backends: Mapping[BackendKey, BackendTraffic], grown: Mapping[BackendKey, Counts]
+        self,
+        backends: Mapping[SocketAddress, BackendTraffic],
+        grown: Mapping[SocketAddress, Counts],
     ) -> None:
         self.backends = backends
         self.grown = grown
@@ -199,7 +190,7 @@ class _FamilyBackends:
         self.has_new = any(grown[key].connections for key in backends)
         self.has_replies = any(grown[key].reply_bytes for key in backends)
 
-    def is_passed_over(self, key: BackendKey) -> bool:
+    def is_passed_over(self, key: SocketAddress) -> bool:
         """Whether it got no new connections, and that is not chance."""
         if len(self.offered) == 1:
             return False
@@ -207,19 +198,19 @@ class _FamilyBackends:
         new = sum(self.grown[each].connections for each in self.offered)
         return not self.grown[key].connections and others**new < _BY_CHANCE
 
-    def is_silent(self, key: BackendKey) -> bool:
+    def is_silent(self, key: SocketAddress) -> bool:
         """Whether it answers nothing on its connections while others do: it may hang."""
         counts = self.grown[key]
         is_asked = counts.original_bytes > 0 and counts.connections >= _QUESTIONS
         return is_asked and not counts.reply_bytes and self.has_replies
 
-    def is_starved(self, key: BackendKey) -> bool:
+    def is_starved(self, key: SocketAddress) -> bool:
         """Whether it has few connections and gets no new ones, while others have many."""
         is_few = self.backends[key].active < self.even_active * _FAR_BELOW
         is_told = self.even_active >= _MANY_ACTIVE
         return is_told and is_few and not self.grown[key].connections
 
-    def is_new_and_idle(self, key: BackendKey) -> bool:
+    def is_new_and_idle(self, key: SocketAddress) -> bool:
         """Whether it never had a connection and none comes, while others have some."""
         backend = self.backends[key]
         is_unused = not (backend.active or backend.counts.connections or self.has_new)
@@ -230,7 +221,9 @@ def _groups(before: ServiceTraffic | None, now: ServiceTraffic) -> list[_FamilyB
     old = {key: each.counts for key, each in before.backends.items()} if before else {}
     grown = _grown(old, {key: each.counts for key, each in now.backends.items()})
     by_family = {
-        family: {key: each for key, each in now.backends.items() if key.family is family}
+        family: {
+            key: each for key, each in now.backends.items() if family_of(key.address) is family
+        }
         for family in Family
     }
     return [_FamilyBackends(backends, grown) for backends in by_family.values() if backends]
@@ -240,9 +233,9 @@ def _backends(
     name: ServicePortName, group: _FamilyBackends, seconds: float, pods: Mapping[str, str]
 ) -> Iterator[BackendRate]:
     for key, each in group.backends.items():
-        counts = group.grown[key]
+        address, counts = format_address(key.address), group.grown[key]
         yield BackendRate(
-            address=key.address,
+            address=address,
             port=key.port,
             local=each.local,
             terminating=each.terminating,
@@ -256,11 +249,15 @@ def _backends(
             trouble=_trouble(name.protocol, key, group),
             ejection=each.ejection.word,
             removed=each.removed,
-            pod=pods.get(key.address, ""),
+            pod=pods.get(address, ""),
         )
 
 
-def _trouble(protocol: Protocol, key: BackendKey, group: _FamilyBackends) -> str:
+def _rank(backend: BackendRate) -> tuple[bool, str, int]:
+    return backend.offered, backend.address, backend.port
+
+
+def _trouble(protocol: Protocol, key: SocketAddress, group: _FamilyBackends) -> str:
     if _is_mute(protocol, group.grown[key]) or group.is_silent(key):
         return "answers nobody"
     if _has_only_failures(group.grown[key]):

@@ -25,7 +25,7 @@ from ebpflb.dataplane.layout.records import (
     USABLE,
     BackendRecord,
     DescRecord,
-    SocketAddress,
+    SocketRecord,
     ejection_of,
     frontend_key_of,
     unpack_name,
@@ -128,7 +128,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
             index,
             record.generation,
             record.service,
-            *SocketAddress.unpack(record.socket),
+            *SocketRecord.unpack(record.socket),
             local=bool(record.flags & LOCAL),
             terminating=bool(record.flags & TERMINATING),
             usable=bool(record.flags & USABLE),
@@ -241,7 +241,7 @@ def _decode_frontend(
     name = names.get(record.service)
     if name is None or record.frontend != key:
         return None
-    _, port, protocol = SocketAddress.unpack(key)
+    _, port, protocol = SocketRecord.unpack(key)
     service = _with_protocol(name, protocol)
     return FrontendEntry(key, index, service, FRONTEND_TYPES[record.type], port, desc)
 

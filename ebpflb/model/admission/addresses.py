@@ -12,8 +12,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from ebpflb.model.address import Address, Protocol, format_address
-from ebpflb.model.ejection import Place
+from ebpflb.model.address import Address, Protocol, SocketAddress, format_address
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendType
@@ -133,7 +132,7 @@ class AddressRules(NamedTuple):
     external_ips: tuple[str, ...] = (SERVE,)
     load_balancer_ips: tuple[str, ...] = (SERVE,)
     protected_ports: Set[int] = frozenset()
-    api_servers: Set[Place] = frozenset()
+    api_servers: Set[SocketAddress] = frozenset()
 
     def of(self, kind: FrontendType) -> tuple[str, ...]:
         is_external = kind is FrontendType.EXTERNAL_IP
@@ -151,7 +150,7 @@ class _Taken(NamedTuple):
 
     ranges: Mapping[RefusalReason, _Ranges]
     nodes: frozenset[Address]
-    api_servers: Set[Place]
+    api_servers: Set[SocketAddress]
 
 
 class Admission:
@@ -173,7 +172,7 @@ class Admission:
         self._affected: set[ServiceName] = set()
         self._service_ranges: tuple[str, ...] = ()
         self._nodes: dict[str, Node] = {}
-        self._learned: frozenset[Place] = frozenset()
+        self._learned: frozenset[SocketAddress] = frozenset()
         self._taken = self._find_taken()
 
     def set_service_ranges(self, ranges: Iterable[str]) -> None:
@@ -189,7 +188,7 @@ class Admission:
     def set_api_servers(self, slices: Iterable[EndpointSlice]) -> None:
         """Set the slices of the Service API_SERVER."""
         self._learned = frozenset(
-            Place(address, port.port)
+            SocketAddress(address, port.port)
             for piece in slices
             for port in piece.ports
             for address in piece.endpoints.addresses
@@ -284,7 +283,7 @@ class Admission:
     def _why_not_there(
         self, service: ServiceName, port: ServicePort, address: Address
     ) -> RefusalReason | None:
-        if Place(address, port.port) in self._taken.api_servers and service != API_SERVER:
+        if SocketAddress(address, port.port) in self._taken.api_servers and service != API_SERVER:
             return RefusalReason.API_SERVER
         if address not in self._taken.nodes:
             return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ebpflb.dataplane.explain.choice import frontend_in_force
 from ebpflb.dataplane.explain.lookups import Lookups
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
-from ebpflb.dataplane.layout.records import SocketAddress
+from ebpflb.dataplane.layout.records import SocketRecord
 from ebpflb.dataplane.load.pins import Generation, newest_generation
 from ebpflb.errors import PinError
 from ebpflb.lab import LabNode
@@ -73,7 +73,7 @@ def offered(node: LabNode) -> set[Offer]:
     if newest_generation(node.bpffs) is None:
         return set()
     lookups = Lookups(pinned_maps(node))
-    places = (SocketAddress.unpack(key) for key, _ in lookups.maps["lb_frontends"].items())
+    places = (SocketRecord.unpack(key) for key, _ in lookups.maps["lb_frontends"].items())
     keys = (FrontendKey(each.address, each.port, Protocol(each.protocol)) for each in places)
     descs = (lookups.frontend_lookup(key) for key in keys if _is_looked_up(lookups, key))
     return {_offer(frontend_in_force(lookups, desc)) for desc in descs if desc}

@@ -9,7 +9,7 @@ from ebpflb.agent import explain
 from ebpflb.agent.explain import Explaining
 from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent
 from ebpflb.dataplane.layout.records import pack_name
-from ebpflb.model.address import Protocol
+from ebpflb.model.address import Protocol, SocketAddress, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
@@ -18,7 +18,7 @@ from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record
 
 SILENT: dict[str, Any] = {"end": FlowEnd.LB_END_NO_ANSWER}
-FAILED = {("10.1.0.1", 8080): "did not answer its last connection"}
+FAILED = {SocketAddress(parse_address("10.1.0.1"), 8080): "did not answer its last connection"}
 
 
 def explaining(*records: bytes) -> Explaining:

@@ -16,8 +16,8 @@ from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbClient, LbClie
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.rates import sample_traffic
 from ebpflb.dataplane.view.snapshot import read_frontends
-from ebpflb.model.address import parse_address
-from ebpflb.model.ejection import TRIAL_COUNT, EjectionState, FailureCount, Place
+from ebpflb.model.address import SocketAddress, parse_address
+from ebpflb.model.ejection import TRIAL_COUNT, EjectionState, FailureCount
 from ebpflb.model.plan import Choice, Frontend
 from tests.bpf.harness.numbers import u32
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
@@ -29,7 +29,7 @@ WATCHED, EJECTED = BackendFlag.LB_BACKEND_WATCHED, BackendFlag.LB_BACKEND_EJECTE
 TRIAL = BackendFlag.LB_BACKEND_TRIAL
 FIRST, SECOND = "10.1.0.1", "10.1.0.2"
 BOTH = backends(FIRST, SECOND).backends
-PLACES = [Place(*each[:2]) for each in BOTH]
+PLACES = [SocketAddress(*each[:2]) for each in BOTH]
 WEB = named("web")
 
 
@@ -283,8 +283,8 @@ def test_an_ejected_backend_is_shown_although_nobody_uses_it(world: World):
         False,
     )
     (traffic,) = sample_traffic(world.maps).services.values()
-    ejection_states = {key.address: each.ejection for key, each in traffic.backends.items()}
-    assert ejection_states == {FIRST: EjectionState.EJECTED, SECOND: EjectionState.WATCHED}
+    ejection_states = [traffic.backends[each].ejection for each in PLACES]
+    assert ejection_states == [EjectionState.EJECTED, EjectionState.WATCHED]
     assert used_entries(world.maps, "lb_backends") == 2
 
 

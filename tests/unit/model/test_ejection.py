@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.model.address import Protocol
+from ebpflb.model.address import Protocol, SocketAddress
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import (
     MOST_WITNESSES,
@@ -18,7 +18,6 @@ from ebpflb.model.ejection import (
     Ejections,
     EjectionState,
     FailureCount,
-    Place,
     Times,
 )
 from ebpflb.model.plan import plan_service
@@ -37,7 +36,9 @@ from tests.builders import (
 )
 
 WEB = port_name()
-ONE, TWO, THREE, FOUR, FIVE = FIRST = [Place(address(f"10.1.0.{n}"), 8080) for n in range(1, 6)]
+ONE, TWO, THREE, FOUR, FIVE = FIRST = [
+    SocketAddress(address(f"10.1.0.{n}"), 8080) for n in range(1, 6)
+]
 N = 3
 PORT = service_port()
 
@@ -46,35 +47,35 @@ PORT = service_port()
 class Bench:
     """Ejections, and a dataplane that counts as the programs do and puts all in force at once."""
 
-    endpoints: list[Place] = field(default_factory=lambda: FIRST[:4])
+    endpoints: list[SocketAddress] = field(default_factory=lambda: FIRST[:4])
     times: Times = field(default_factory=lambda: Times(10, 50))
     now: float = 1000.0
 
     def __post_init__(self) -> None:
         self.ejections = Ejections(N, self.times)
-        self.counts: dict[Place, tuple[int, bool]] = {}
+        self.counts: dict[SocketAddress, tuple[int, bool]] = {}
         self.clients = self.witnesses = 1
 
-    def fail(self, place: Place, times: int = 1) -> None:
+    def fail(self, place: SocketAddress, times: int = 1) -> None:
         in_a_row, _ = self.counts.get(place, (0, False))
         self.counts[place] = in_a_row + times, self.ejection(place) is EjectionState.TRIAL
 
-    def succeed(self, place: Place) -> None:
+    def succeed(self, place: SocketAddress) -> None:
         self.counts[place] = 0, self.ejection(place) is EjectionState.TRIAL
 
-    def take(self, place: Place) -> None:
+    def take(self, place: SocketAddress) -> None:
         self.counts[place] = self.counts[place][0], True
 
-    def states(self) -> dict[Place, EjectionState]:
+    def states(self) -> dict[SocketAddress, EjectionState]:
         return dict(self.ejections.watch(PORT).states(self.endpoints))
 
-    def ejection(self, place: Place) -> EjectionState:
+    def ejection(self, place: SocketAddress) -> EjectionState:
         return self.states().get(place, EjectionState.WATCHED)
 
-    def ejected(self) -> list[Place]:
+    def ejected(self) -> list[SocketAddress]:
         return [place for place, each in self.states().items() if each is EjectionState.EJECTED]
 
-    def look(self, seconds: float = 1.0, *sets: list[Place]) -> list[EjectionChange]:
+    def look(self, seconds: float = 1.0, *sets: list[SocketAddress]) -> list[EjectionChange]:
         self.now += seconds
         before = self.states()
         readings = {
@@ -123,7 +124,7 @@ def test_after_its_time_it_is_on_trial_and_stays_so_without_traffic(bench: Bench
     assert bench.ejection(ONE) is EjectionState.TRIAL
 
 
-def on_trial(bench: Bench, place: Place = ONE) -> None:
+def on_trial(bench: Bench, place: SocketAddress = ONE) -> None:
     bench.fail(place, N)
     bench.look()
     bench.look(10)
@@ -222,9 +223,9 @@ def test_an_endpoint_on_trial_counts_among_those_left_out():
     assert [change.place for change in bench.look()] == [ONE, TWO]
 
 
-def six_due(bench: Bench) -> list[Place]:
+def six_due(bench: Bench) -> list[SocketAddress]:
     """Of twelve endpoints six are ejected, and their time is over."""
-    bench.endpoints = [Place(address(f"10.1.0.{number}"), 8080) for number in range(1, 13)]
+    bench.endpoints = [SocketAddress(address(f"10.1.0.{number}"), 8080) for number in range(1, 13)]
     for place in bench.endpoints[:6]:
         bench.fail(place, N)
     bench.look()
@@ -232,7 +233,7 @@ def six_due(bench: Bench) -> list[Place]:
     return bench.endpoints[:6]
 
 
-def on_trial_now(bench: Bench) -> set[Place]:
+def on_trial_now(bench: Bench) -> set[SocketAddress]:
     return {place for place, each in bench.states().items() if each is EjectionState.TRIAL}
 
 
@@ -335,12 +336,14 @@ def test_the_plan_leaves_an_ejected_endpoint_out_and_keeps_it():
     assert changes.observe_failures({WEB: {TWO: FailureCount(N)}}, 1.0)
     assert changes.take() == {ServiceName("default", "web")}
     frontend = planned(changes)
-    assert [Place(*each[:2]) for each in frontend.local.backends] == [ONE, THREE, FOUR]
-    assert [(Place(*each[:2]), each.ejection) for each in frontend.ejected] == [
+    assert [SocketAddress(*each[:2]) for each in frontend.local.backends] == [ONE, THREE, FOUR]
+    assert [(SocketAddress(*each[:2]), each.ejection) for each in frontend.ejected] == [
         (TWO, EjectionState.EJECTED)
     ]
     changes.observe_failures({WEB: {TWO: FailureCount(N)}}, 11.0)
-    ejection_states = {Place(*each[:2]): each.ejection for each in planned(changes).local.backends}
+    ejection_states = {
+        SocketAddress(*each[:2]): each.ejection for each in planned(changes).local.backends
+    }
     assert ejection_states[TWO] is EjectionState.TRIAL
     assert not planned(changes).ejected
 
@@ -400,7 +403,7 @@ def test_without_ejection_the_plan_is_as_ever():
 @given(st.data())
 def test_never_more_than_half_and_everything_comes_back(drawn: st.DataObject):
     bench = Bench(FIRST[: drawn.draw(st.integers(1, 5))])
-    last: dict[Place, float] = {}
+    last: dict[SocketAddress, float] = {}
     for _ in range(drawn.draw(st.integers(1, 40))):
         known = st.sampled_from(bench.endpoints)
         for place in drawn.draw(st.lists(known, max_size=5)):

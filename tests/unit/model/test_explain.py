@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.config.label_selector import parse_label_selector
-from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
+from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress, parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import Ejections, EjectionState, FailureCount, Place
+from ebpflb.model.ejection import Ejections, EjectionState, FailureCount
 from ebpflb.model.explain import (
     Wanted,
     describe,
@@ -261,7 +261,7 @@ def test_endpoints_that_are_ejected_or_on_trial_say_so():
     endpoints = [endpoint(f"10.1.0.{number}") for number in range(1, 5)]
     for each in (service(), endpoint_slice("web-1", *endpoints), node()):
         changes.set(each)
-    one, two = (Place(each.address, 8080) for each in endpoints[:2])
+    one, two = (SocketAddress(each.address, 8080) for each in endpoints[:2])
     changes.observe_failures({port_name(): {one: FailureCount(2)}}, 0.0)
     changes.observe_failures({port_name(): {two: FailureCount(2)}}, 10.0)
     described = describe(changes, WEB)

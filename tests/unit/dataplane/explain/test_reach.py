@@ -7,10 +7,11 @@ from ebpflb.dataplane.explain.reach import NO_ROUTE, Silent, last_failures, trou
 from ebpflb.dataplane.flows.records import StoredFlow, decode
 from ebpflb.dataplane.kernel.rtnetlink import Neighbour, Route
 from ebpflb.dataplane.layout.enums import FlowEnd
-from ebpflb.model.address import Protocol, parse_address
+from ebpflb.model.address import Protocol, SocketAddress, parse_address
 from tests.unit.agent.flows import record, refused
 
 POD, GATEWAY, OTHER = map(parse_address, ("10.2.0.1", "192.0.2.2", "192.0.2.3"))
+ONE, TWO = (SocketAddress(parse_address(text), 8080) for text in ("10.1.0.1", "10.1.0.2"))
 UPLINK, VETH = 999_999, 999_998
 
 
@@ -56,8 +57,8 @@ def test_a_failure_counts_until_a_connection_succeeds():
         decoded(refused()),
         flow(FlowEnd.LB_END_CLOSED),
     ]
-    assert last_failures(flows) == {("10.1.0.2", 8080): "refused its last connection"}
-    assert last_failures(flows[:1]) == {("10.1.0.1", 8080): "did not answer its last connection"}
+    assert last_failures(flows) == {TWO: "refused its last connection"}
+    assert last_failures(flows[:1]) == {ONE: "did not answer its last connection"}
 
 
 def test_udp_without_an_answer_may_be_one_way():
@@ -66,8 +67,8 @@ def test_udp_without_an_answer_may_be_one_way():
 
 def test_a_connection_that_stays_unanswered_is_reported():
     opening = {"backend": "10.1.0.1", "backend_port": 8080, "state": "opening"}
-    place, said = "10.1.0.1", "has not accepted this client's connection for 9 s"
-    assert unanswered([{**opening, "age": 9.2}]) == {(place, 8080): said}
+    said = "has not accepted this client's connection for 9 s"
+    assert unanswered([{**opening, "age": 9.2}]) == {ONE: said}
     assert not unanswered([{**opening, "age": 1.0}])
     assert not unanswered([{**opening, "age": 9.2, "state": "established"}])
 

@@ -9,7 +9,7 @@ from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.records import (
     BackendRecord,
     DescRecord,
-    SocketAddress,
+    SocketRecord,
     desc_flags,
     pack_name,
     unpack_name,
@@ -23,7 +23,7 @@ U32 = st.integers(0, (1 << 32) - 1)
 U16 = st.integers(0, (1 << 16) - 1)
 RANGE = (U32, U32, U16, U16)
 SOCKETS = st.builds(
-    SocketAddress,
+    SocketRecord,
     st.binary(min_size=16, max_size=16).map(Address),
     st.integers(0, 65535),
     st.sampled_from(Protocol),
@@ -32,14 +32,14 @@ LABELS = st.text("abc-9", max_size=63)
 
 
 @given(SOCKETS)
-def test_a_socket_address_has_the_layout_of_a_frontend_key(socket: SocketAddress):
+def test_a_socket_address_has_the_layout_of_a_frontend_key(socket: SocketRecord):
     key = structs.LbFrontendKey.from_buffer_copy(socket.pack())
     assert (bytes(key.addr), key.port, key.proto, key.pad) == (*socket, 0)
-    assert SocketAddress.unpack(socket.pack()) == socket
+    assert SocketRecord.unpack(socket.pack()) == socket
 
 
 @given(SOCKETS, st.tuples(U32, U32, U32))
-def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, int, int]):
+def test_a_backend_has_the_layout_of_c(socket: SocketRecord, rest: tuple[int, int, int]):
     record = BackendRecord(socket.pack(), *rest)
     struct = structs.LbBackend.from_buffer_copy(record.pack())
     assert bytes(struct)[:20] == socket.pack()
@@ -48,7 +48,7 @@ def test_a_backend_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, i
 
 
 @given(SOCKETS, st.tuples(U32, *RANGE, *RANGE, U32, U16, st.integers(0, 255), U32, U32))
-def test_a_descriptor_has_the_layout_of_c(socket: SocketAddress, rest: tuple[int, ...]):
+def test_a_descriptor_has_the_layout_of_c(socket: SocketRecord, rest: tuple[int, ...]):
     record = DescRecord(socket.pack(), *rest)
     struct = structs.LbDesc.from_buffer_copy(record.pack())
     ranges = [

@@ -9,7 +9,7 @@ import pytest
 
 import ebpflb.dataplane
 from ebpflb.dataplane.flows.records import _Record
-from ebpflb.dataplane.layout.records import AddrRecord, BackendRecord, DescRecord, SocketAddress
+from ebpflb.dataplane.layout.records import AddrRecord, BackendRecord, DescRecord, SocketRecord
 from ebpflb.dataplane.layout.structs import (
     STRUCTS,
     LbAddrState,
@@ -67,7 +67,7 @@ def test_fields_side_by_side_become_one_object():
 @pytest.mark.parametrize(
     ("record", "struct"),
     [
-        (SocketAddress, LbFrontendKey),
+        (SocketRecord, LbFrontendKey),
         (BackendRecord, LbBackend),
         (AddrRecord, LbAddrState),
         (DescRecord, LbDesc),

@@ -8,14 +8,13 @@ from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.rates import (
-    BackendKey,
     BackendTraffic,
     ServiceTraffic,
     TrafficSample,
     rates,
     sample_traffic,
 )
-from ebpflb.model.address import Protocol
+from ebpflb.model.address import Protocol, SocketAddress, parse_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
@@ -24,7 +23,13 @@ from tests.unit.dataplane.desired import backends, by_service, frontend, key, na
 
 WEB = ServicePortName("default", "web", "http", Protocol.TCP)
 FRONTEND, OTHER_FRONTEND = key("10.96.0.1"), key("10.96.0.2")
-ONE, TWO, SIX = (BackendKey(text, 8080) for text in ("10.1.0.1", "10.1.0.2", "fd00::1"))
+
+
+def place(text: str) -> SocketAddress:
+    return SocketAddress(parse_address(text), 8080)
+
+
+ONE, TWO, SIX = map(place, ("10.1.0.1", "10.1.0.2", "fd00::1"))
 DROP = Choice((), IfEmpty.DROP)
 EXTERNAL = {"type": FrontendType.EXTERNAL_IP, "external_policy": TrafficPolicy.LOCAL}
 
@@ -161,7 +166,7 @@ def gone(active, *, removed=True) -> BackendTraffic:
 
 
 def test_connections_on_removed_pods_are_reported_with_the_new_ones_that_have_none():
-    new, newer = (BackendKey(f"10.1.0.{n}", 8080) for n in (3, 4))
+    new, newer = (place(f"10.1.0.{n}") for n in (3, 4))
     after = {ONE: gone(12), TWO: gone(12), new: backend(), newer: backend()}
     assert of_backends(after, after).troubles == (
         "24 of 24 connections on removed pods",
@@ -283,7 +288,7 @@ def test_frontends_and_backends_with_their_counters(maps, sync):
     expected = BackendTraffic(
         local=True, terminating=False, offered=True, active=0, counts=Counts(8)
     )
-    assert found.backends == {BackendKey("10.1.0.1", 8080): expected}
+    assert found.backends == {ONE: expected}
 
 
 def test_a_backend_with_flows_that_is_offered_no_more_is_seen(maps, sync):
@@ -299,9 +304,9 @@ def test_a_backend_with_flows_that_is_offered_no_more_is_seen(maps, sync):
     for wanted, removed in ((serving, False), (one, True)):
         sync.apply(by_service(wanted))
         found = seen(maps).backends
-        assert {place.address: (each.offered, each.removed) for place, each in found.items()} == {
-            "10.1.0.1": (True, False),
-            "10.1.0.2": (False, removed),
+        assert {at: (each.offered, each.removed) for at, each in found.items()} == {
+            ONE: (True, False),
+            TWO: (False, removed),
         }
 
 

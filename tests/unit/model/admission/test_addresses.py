@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from ebpflb.model.address import Protocol, format_address
+from ebpflb.model.address import Protocol, SocketAddress, format_address
 from ebpflb.model.admission.addresses import AddressRules, RefusalReason
 from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
-from ebpflb.model.ejection import Place
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import API_SERVER, Service, ServiceCidr, ServiceName
 from tests.builders import (
@@ -146,7 +145,7 @@ def test_a_node_port_keeps_a_protected_number():
 
 
 def test_no_service_but_its_own_gets_the_address_and_port_of_an_api_server():
-    configured = frozenset({Place(address("192.0.2.6"), 6443)})
+    configured = frozenset({SocketAddress(address("192.0.2.6"), 6443)})
     changes = told(SERVERS, asking("192.0.2.6", "192.168.0.9", port=6443), api_servers=configured)
     assert served(changes) == {"192.168.0.9"}
     changes.set(asking("192.0.2.6", "192.168.0.9", port=8080))

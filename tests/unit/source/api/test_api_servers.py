@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.model.address import Family, Protocol, format_address, parse_address
-from ebpflb.model.ejection import Place
+from ebpflb.model.address import Family, Protocol, SocketAddress, format_address, parse_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.source.api import Api, ApiRequest, RefusedError
 from ebpflb.source.api_servers import ApiServers, listed_servers
@@ -217,5 +216,5 @@ def test_configured_servers_are_known_by_their_addresses():
     places = {(format_address(each.address), each.port) for each in ApiServers(given).configured}
     assert places == {("192.0.2.1", 6443), ("fd00::1", 80), ("192.0.2.9", 443)}
     assert Api(None, FIRST, others=["https://192.0.2.2:70000"]).configured == frozenset(
-        {Place(parse_address("192.0.2.1"), 6443)}
+        {SocketAddress(parse_address("192.0.2.1"), 6443)}
     )
