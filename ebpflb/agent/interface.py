@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loop needs of a node; dataplane.py implements it, as do tests with maps in memory."""
+"""What the loop needs of a node: dataplane/node.py, and in tests maps in memory."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol

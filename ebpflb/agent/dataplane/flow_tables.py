@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flows in the maps of a generation: when they end, and what is reserved for them."""
+"""The flows in the maps of a generation: their room, when they end, what is reserved for them."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 
-from ebpflb.agent.dataplane.setting_flags import is_beside
+from ebpflb.agent.dataplane.served_network import is_beside
 from ebpflb.agent.interface import ExpiryStep
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
@@ -12,13 +13,21 @@ from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.flow_filter import FilterMarks
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
+from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.capacity import FlowRoom, flow_room
 from ebpflb.dataplane.services.addresses import Referred
 from ebpflb.dataplane.services.sync import Moving, Sync
 from ebpflb.model.address import Address
 
 # Flows that one expiry step looks at; a change may have to wait some milliseconds for it.
 EXPIRY_BUDGET = 2048
+# The tables that can be replaced by larger ones, by their field of Sizes.
+_GROWING: Mapping[str, str] = {
+    "ct_short": "lb_ct_short",
+    "ct_udp": "lb_ct_udp",
+    "ct_dsr": "lb_ct_dsr",
+}
 
 
 class FlowTables:
@@ -77,3 +86,22 @@ class FlowTables:
         self._is_expiring = expired.unused is None
         self._sync.forget(expired.unused or frozenset())
         return ExpiryStep(expired.deleted, not self._is_expiring)
+
+
+def room_for_flows(settings: Settings) -> FlowRoom:
+    """Computed as kube-proxy computes nf_conntrack_max, within the node's memory."""
+    scaled = settings.conntrack_max_per_core * (os.cpu_count() or 1)
+    wanted = max(scaled, settings.conntrack_min)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    has_dsr = settings.dsr != "off"
+    return flow_room(wanted, memory, libbpf.possible_cpus(), has_dsr=has_dsr)
+
+
+def crowded_tables(maps: MapSet, most: int) -> frozenset[str]:
+    """The tables, as fields of Sizes, that are half full and may grow. MapError."""
+    return frozenset(
+        size
+        for size, name in _GROWING.items()
+        if maps[name].max_entries < most
+        and sum(chunk.size for chunk in maps[name].chunks()) > maps[name].max_entries // 2
+    )

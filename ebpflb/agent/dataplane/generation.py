@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from errno import E2BIG
 
 from ebpflb.agent.dataplane.flow_tables import FlowTables
-from ebpflb.agent.dataplane.served_network import ServedNetwork
-from ebpflb.agent.dataplane.setting_flags import is_beside
+from ebpflb.agent.dataplane.served_network import ServedNetwork, is_beside
 from ebpflb.agent.dataplane.tunnels import NodeTunnels
 from ebpflb.agent.interface import GRACE_SECONDS, Desired, Errors, ExpiryStep, Refused
 from ebpflb.agent.status import log_changes

@@ -7,34 +7,29 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
-from ebpflb.agent.dataplane.build import build_for
-from ebpflb.agent.dataplane.flow_room import crowded_tables, room_for_flows
+from ebpflb.agent.dataplane.flow_tables import crowded_tables, room_for_flows
 from ebpflb.agent.dataplane.generation import ActiveGeneration
 from ebpflb.agent.dataplane.lost_pins import LostPins
 from ebpflb.agent.dataplane.second_set import SecondSet
-from ebpflb.agent.dataplane.setting_flags import unknown_connections
+from ebpflb.agent.dataplane.served_network import is_beside
 from ebpflb.agent.dataplane.tunnels import NodeTunnels
 from ebpflb.agent.dataplane.upkeep import Upkeep
-from ebpflb.agent.interface import (
-    Desired,
-    EndedSockets,
-    Errors,
-    ExpiryStep,
-    Refused,
-)
+from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.attach.devices import NetworkState, snapshot, with_present_policy
 from ebpflb.dataplane.attach.forwarding import PolicyRules
 from ebpflb.dataplane.attach.hooks import HookPlaces, Hooks
 from ebpflb.dataplane.attach.links import CGROUP_HOOKS, HeldLinks
+from ebpflb.dataplane.attach.other_proxy import ProxyRules
 from ebpflb.dataplane.flows.settings import write_service_nets
+from ebpflb.dataplane.flows.unknown_connections import UnknownConnections
 from ebpflb.dataplane.kernel.dsr_questions import DsrAnswer
 from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.enums import SettingFlag
-from ebpflb.dataplane.load.loader import Loader, pinned_sizes
+from ebpflb.dataplane.load.loader import Build, Loader, pinned_sizes
 from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import EbpflbError, LoadError
 from ebpflb.log import fields
@@ -72,7 +67,7 @@ class NodeDataplane:
         except EbpflbError:
             self._second_set.close()
             raise
-        self._loader = Loader(self._pins, build_for(self._probe, settings))
+        self._loader = Loader(self._pins, _build_for(self._probe, settings))
         self._links = HeldLinks()
         # Set before start(): receives the records of expired flows.
         self.on_expired: Callable[[Sequence[bytes]], None] | None = None
@@ -86,7 +81,7 @@ class NodeDataplane:
         self._service_ranges: Sequence[str] = ()
         self._pod_sockets = PodSockets()
         self._policy_rules = PolicyRules()
-        self._unknown = unknown_connections(settings)
+        self._unknown = UnknownConnections(is_beside=is_beside(settings), rules=ProxyRules().sign)
         self._upkeep = Upkeep(self._unknown)
         self._tunnels = NodeTunnels(settings)
         self._quiesced: float | None = None
@@ -307,3 +302,18 @@ class NodeDataplane:
         self.usage = self._active.sync.usage()
         self.written.set()
         return refused
+
+
+def _build_for(probe: Probe, settings: Settings) -> Build:
+    """What the programs are compiled for."""
+    return Build(
+        has_set_retval=probe.supports(Feature.SET_RETVAL),
+        has_coarse_clock=probe.supports(Feature.COARSE_CLOCK),
+        has_fib_mtu=probe.supports(Feature.FIB_MTU),
+        has_sock_ops=probe.supports(Feature.SOCK_OPS),
+        has_xdp=settings.xdp != "off",
+        # With frags, generic XDP copies a packet without its mac_len (Linux 6.18), and tc then
+        # sees no Ethernet header.
+        has_xdp_frags=settings.xdp != "generic" and probe.supports(Feature.XDP_FRAGS),
+        has_dsr=settings.dsr != "off",
+    )

@@ -2,15 +2,20 @@
 """The network as a generation serves it: settings and tunnels in its maps, forwarding, XDP."""
 
 import logging
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
-from ebpflb.agent.dataplane.setting_flags import flags_of
 from ebpflb.agent.dataplane.tunnels import NodeTunnels
 from ebpflb.agent.status import log_forwarding
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.attach.devices import NetworkState
 from ebpflb.dataplane.attach.forwarding import Forwarding, forwarding
 from ebpflb.dataplane.attach.hooks import Hooks
+from ebpflb.dataplane.attach.node_addresses import (
+    LOCALHOST_4,
+    LOCALHOST_6,
+    is_named,
+    node_port_filter,
+)
 from ebpflb.dataplane.attach.xdp import XdpSettings, XdpWay
 from ebpflb.dataplane.flows.lost_sources import forget_masqueraded
 from ebpflb.dataplane.flows.settings import write_settings
@@ -68,7 +73,7 @@ class ServedNetwork:
         write_settings(
             self._maps["lb_settings"],
             self._settings,
-            flags=flags_of(self._settings, network, tc_only_pods=self._hooks.has_tc_only_pods)
+            flags=_flags_of(self._settings, network, tc_only_pods=self._hooks.has_tc_only_pods)
             | self.way_of_flows
             | self.resets,
             primary={**network.primary, **self._tunnels.sources(network.node_addresses)},
@@ -120,3 +125,35 @@ class ServedNetwork:
             lost = [*map(format_address, addresses)]
             text = "removed UDP flows masqueraded with addresses that are gone or cut off"
             _log.info(text, extra=fields(count=count, addresses=lost))
+
+
+def _flags_of(settings: Settings, network: NetworkState, *, tc_only_pods: bool) -> SettingFlag:
+    """The flags of lb_settings that follow from the settings and from the network."""
+    flags = SettingFlag(0)
+    if tc_only_pods:
+        flags |= SettingFlag.LB_SETTING_TC_ONLY_PODS
+    if is_beside(settings):
+        flags |= SettingFlag.LB_SETTING_BESIDE
+    if settings.socket_lb == "host":
+        flags |= SettingFlag.LB_SETTING_SOCKET_HOST
+    if settings.localhost_nodeports:
+        flags |= _localhost(settings.nodeport_addresses, network)
+    if forwarding(settings.forwarding, network.policy_engine).way == "stack":
+        flags |= SettingFlag.LB_SETTING_VIA_STACK
+    return flags
+
+
+def _localhost(wanted: Sequence[str], network: NetworkState) -> SettingFlag:
+    """As kube-proxy, which serves 127.0.0.1 by default (iptables mode), and ::1 only if named."""
+    flags = SettingFlag(0)
+    if node_port_filter(wanted, network.primary)(LOCALHOST_4):
+        flags |= SettingFlag.LB_SETTING_LOCALHOST
+    if is_named(wanted, LOCALHOST_6):
+        flags |= SettingFlag.LB_SETTING_LOCALHOST6
+    return flags
+
+
+def is_beside(settings: Settings) -> bool:
+    """Whether another proxy serves the Services that are not selected."""
+    given = settings.service_selector, settings.namespace_selector, settings.service_proxy_name
+    return any(given)

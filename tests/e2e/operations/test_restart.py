@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ebpflb.agent.dataplane.flow_room import crowded_tables, room_for_flows
+from ebpflb.agent.dataplane.flow_tables import crowded_tables, room_for_flows
 from ebpflb.config.settings import load_settings
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.layout.capacity import NODE_MAPS, SERVICE_MAPS

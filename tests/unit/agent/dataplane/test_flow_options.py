@@ -9,13 +9,13 @@ from typing import Literal
 
 import pytest
 
-from ebpflb.agent.dataplane.flow_room import crowded_tables, room_for_flows
-from ebpflb.agent.dataplane.setting_flags import unknown_connections
+from ebpflb.agent.dataplane.flow_tables import crowded_tables, room_for_flows
 from ebpflb.agent.dataplane.upkeep import Upkeep
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
 from ebpflb.dataplane.flows.settings import write_settings
 from ebpflb.dataplane.flows.timeouts import Timeouts, timeouts
+from ebpflb.dataplane.flows.unknown_connections import UnknownConnections
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.capacity import FlowRoom, Sizes, flow_room, sizes_for
@@ -28,6 +28,10 @@ SETTINGS = load_settings({"node-name": "a", "cgroup-root": "/"}, {})
 
 
 GIB = 1 << 30
+
+
+def unknown_connections() -> UnknownConnections:
+    return UnknownConnections(is_beside=False, rules=lambda: "")
 
 
 def test_each_flow_has_two_entries():
@@ -183,7 +187,7 @@ def ports(maps: MapSet, name: str) -> list[int]:
 
 
 def test_flows_come_back_once_they_are_no_longer_diverted(maps: MapSet):
-    upkeep = Upkeep(unknown_connections(SETTINGS))
+    upkeep = Upkeep(unknown_connections())
     run(upkeep, maps)
     assert ports(maps, "lb_ct_short") == []
     upkeep.bring_flows_back(maps)
@@ -192,7 +196,7 @@ def test_flows_come_back_once_they_are_no_longer_diverted(maps: MapSet):
 
 
 def test_flows_come_back_to_the_tables_in_use_and_not_to_those_that_go(maps: MapSet):
-    upkeep = Upkeep(unknown_connections(SETTINGS))
+    upkeep = Upkeep(unknown_connections())
     upkeep.bring_flows_back(maps)
     upkeep.leave_flows()
     run(upkeep, maps)
@@ -206,7 +210,7 @@ def test_a_step_that_fails_does_not_keep_others(
         raise ProbeError("no sockets")
 
     monkeypatch.setattr(ClosedSockets, "forget", fail)
-    upkeep = Upkeep(unknown_connections(SETTINGS))
+    upkeep = Upkeep(unknown_connections())
     upkeep.bring_flows_back(maps)
     with caplog.at_level(logging.WARNING):
         run(upkeep, maps)
