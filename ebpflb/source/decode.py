@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """API objects (from JSON or YAML) -> the model, with the API server's defaults."""
 
+import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ from ebpflb.source.api_types import (
     NodeObject,
     NodeObjectSpec,
     NodeObjectStatus,
+    PodMetadata,
     PodObject,
     PodObjectStatus,
     PortEntry,
@@ -69,12 +71,17 @@ from ebpflb.source.what_counts import (
     is_for_another_proxy,
     what_counts,
 )
-from ebpflb.source.workload import workload_of
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 # The cluster autoscaler is about to remove the node; as in kube-proxy's NodeEligible.
 LEAVING_TAINT = "ToBeDeletedByClusterAutoscaler"
 _AFFINITY_DEFAULT = 10800
+# The suffix of a CronJob's Jobs, minutes since 1970: getJobName in
+# pkg/controller/cronjob/utils.go of Kubernetes.
+_OF_CRON_JOB = re.compile(r"-\d{8,}$")
+_HASH_LABEL = "pod-template-hash"
+# The controller of a static pod.
+_NODE = "Node"
 
 _WILDCARDS = frozenset(WILDCARD.values())
 _NO_CONDITIONS, _NO_HINTS = Conditions(), EndpointHints()
@@ -226,6 +233,27 @@ def _pod(item: PodObject) -> Pod:
         workload_of(metadata),
         metadata.uid or "",
     )
+
+
+def workload_of(pod: PodMetadata) -> str:
+    """What users know as its owner: Deployment/web, not ReplicaSet/web-5d8f6c; or "".
+
+    A Job named like one of a CronJob counts as one.
+    """
+    kind, name = _controller(pod.owner_references)
+    if kind == "ReplicaSet" and (hash_ := (pod.labels or {}).get(_HASH_LABEL)):
+        return f"Deployment/{name.removesuffix(f'-{hash_}')}"
+    if kind == "Job" and _OF_CRON_JOB.search(name):
+        return f"CronJob/{_OF_CRON_JOB.sub('', name)}"
+    return f"{kind}/{name}" if name and kind != _NODE else ""
+
+
+def _controller(owners: object) -> tuple[str, str]:
+    """The controller's kind and name. The API server has validated the fields read here."""
+    for owner in owners if isinstance(owners, list) else ():
+        if isinstance(owner, dict) and owner.get("controller") is True:
+            return str(owner.get("kind", "")), str(owner.get("name", ""))
+    return "", ""
 
 
 def _service(item: ServiceObject, label_keys: Collection[str]) -> Service:

@@ -2,8 +2,8 @@
 import pytest
 
 from ebpflb.source.api_types import PodMetadata
+from ebpflb.source.decode import workload_of
 from ebpflb.source.typed import checked
-from ebpflb.source.workload import workload_of
 
 HASH = {"pod-template-hash": "5d8f6c"}
 
