@@ -40,7 +40,7 @@ class Protocol(IntEnum):
     SCTP = 132
 
 
-_MAPPED = bytes(10) + b"\xff\xff"
+_MAPPED, _IPV4_BYTES = bytes(10) + b"\xff\xff", 4
 _LOOPBACK_4, _LOOPBACK_6 = _MAPPED + b"\x7f", bytes(15) + b"\1"
 # Zeros before a digit, within an address in dotted decimal form.
 _LEADING_ZEROS = re.compile(r"(?<=\.)0+(?=[0-9])|(?:^|(?<=:))0+(?=[0-9]+\.)")
@@ -63,10 +63,13 @@ def parse_address(text: str) -> Address:
         return _parse_leniently(text)
 
 
+def address_of(packed: bytes) -> Address:
+    """From its 4 or 16 bytes, as the kernel has them."""
+    return Address(_MAPPED + packed if len(packed) == _IPV4_BYTES else packed)
+
+
 def _parse(text: str) -> Address:
-    if ":" in text:
-        return Address(inet_pton(AF_INET6, text))
-    return Address(_MAPPED + inet_pton(AF_INET, text))
+    return address_of(inet_pton(AF_INET6 if ":" in text else AF_INET, text))
 
 
 def _parse_leniently(text: str) -> Address:

@@ -10,21 +10,19 @@ It also registers flows that bypass netfilter, so that netfilter's NAT chooses o
 
 import errno
 import socket
-import struct
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ebpflb.dataplane.kernel.netfilter import NETLINK_NETFILTER, nft_head
 from ebpflb.dataplane.kernel.netlink import Netlink, attribute, attributes
-from ebpflb.model.address import Address, Family, Protocol, family_of
+from ebpflb.model.address import Address, Family, Protocol, address_of, family_of
 
-_NETLINK_NETFILTER = 12
 # IPCTNL_MSG_CT_GET of NFNL_SUBSYS_CTNETLINK.
 _CT_GET = 1 << 8 | 1
 # IPCTNL_MSG_CT_NEW.
 _CT_NEW = 1 << 8
-# struct nfgenmsg: all families, version 0.
-_HEAD = struct.pack("=BBH", socket.AF_UNSPEC, 0, 0)
+_HEAD = nft_head(socket.AF_UNSPEC)
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 
 _CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY, _CTA_STATUS, _CTA_PROTOINFO, _CTA_TIMEOUT = 1, 2, 3, 4, 7
@@ -38,7 +36,6 @@ _STATE = 1
 # IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED: not dropped first when the table is full.
 _ASSURED = 0xE
 _ESTABLISHED = 3
-_MAPPED = bytes(10) + b"\xff\xff"
 _ADDRESS, _IPV4, _PORT = 16, 4, 2
 _NESTED = 0x8000
 
@@ -60,7 +57,7 @@ def replies() -> Iterator[Sequence[Reply]]:
     """
     if not _has_flows():
         return
-    with Netlink(_NETLINK_NETFILTER) as netlink:
+    with Netlink(NETLINK_NETFILTER) as netlink:
         for bodies in netlink.stream(_CT_GET, _HEAD):
             yield [reply for body in bodies if (reply := reply_of(body))]
 
@@ -72,7 +69,7 @@ def translates_to(addresses: Container[Address]) -> bool:
     """
     if not _has_flows():
         return False
-    with Netlink(_NETLINK_NETFILTER) as netlink:
+    with Netlink(NETLINK_NETFILTER) as netlink:
         listed = netlink.stream(_CT_GET, _HEAD)
         return any(is_led_elsewhere(body, addresses) for bodies in listed for body in bodies)
 
@@ -116,7 +113,7 @@ def add_flows(flows: Iterable[Reply], seconds: int) -> int:
     taken = 0
     if not _COUNT.exists():
         return taken
-    with Netlink(_NETLINK_NETFILTER) as netlink:
+    with Netlink(NETLINK_NETFILTER) as netlink:
         for flow in flows:
             try:
                 netlink.create(_CT_NEW, _new_flow(flow, seconds))
@@ -141,8 +138,7 @@ def _new_flow(reply: Reply, seconds: int) -> bytes:
     if reply.protocol == Protocol.TCP:
         state = _nested(_OPEN_STATES[Protocol.TCP][0], attribute(_STATE, bytes([_ESTABLISHED])))
         parts.append(_nested(_CTA_PROTOINFO, state))
-    head = struct.pack("=BBH", socket.AF_INET if is_ipv4 else socket.AF_INET6, 0, 0)
-    return head + b"".join(parts)
+    return nft_head(socket.AF_INET if is_ipv4 else socket.AF_INET6) + b"".join(parts)
 
 
 def _tuple(protocol: int, source: tuple[Address, int], destination: tuple[Address, int]) -> bytes:
@@ -187,8 +183,8 @@ def _ends(one: dict[int, bytes]) -> dict[int, bytes]:
 
 
 def _address(ends: dict[int, bytes], kind4: int, kind6: int) -> Address | None:
-    found = _MAPPED + ends[kind4] if kind4 in ends else ends.get(kind6, b"")
-    return Address(found) if len(found) == _ADDRESS else None
+    found = address_of(ends[kind4] if kind4 in ends else ends.get(kind6, b""))
+    return found if len(found) == _ADDRESS else None
 
 
 def _number(payload: bytes) -> int:

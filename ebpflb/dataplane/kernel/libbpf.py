@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.uapi import (
     AttachFlag,
     AttachType,
@@ -37,14 +38,6 @@ _Info = TypeVar("_Info", MapInfo, ProgInfo, LinkInfo)
 
 class _CreateLink(ctypes.Structure):
     _fields_ = [("sz", ctypes.c_size_t), ("flags", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
-
-
-class _UpdateLink(ctypes.Structure):
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("flags", ctypes.c_uint32),
-        ("old_prog_fd", ctypes.c_uint32),
-    ]
 
 
 class _CreateMap(ctypes.Structure):
@@ -301,13 +294,9 @@ def link_create(
     return call("bpf_link_create", prog, target, attach_type, _options(_CreateLink, flags=flags))
 
 
-def link_update(link: int, prog: int, expected: int | None = None) -> None:
-    """Replace the program of a link atomically; EPERM if it is not `expected`."""
-    if expected is None:
-        options = _options(_UpdateLink)
-    else:
-        options = _options(_UpdateLink, flags=AttachFlag.REPLACE, old_prog_fd=expected)
-    call("bpf_link_update", link, prog, options)
+def link_update(link: int, prog: int) -> None:
+    """Replace the program of a link atomically."""
+    call("bpf_link_update", link, prog, None)
 
 
 def links() -> Iterator[LinkInfo]:
@@ -322,10 +311,8 @@ def links() -> Iterator[LinkInfo]:
             fd = link_by_id(identity.value)
         except FileNotFoundError:
             continue
-        try:
+        with owned(fd):
             yield link_info(fd)
-        finally:
-            os.close(fd)
 
 
 def link_by_id(identity: int) -> int:

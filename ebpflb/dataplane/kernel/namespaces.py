@@ -82,15 +82,8 @@ class _Inside(NamedTuple):
 class Namespaces:
     """Finds pods' namespaces from the current one, and remembers them while their veth exists."""
 
-    def __init__(
-        self,
-        directories: Iterable[Path] = NAMESPACE_DIRECTORIES,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`clock`: seconds."""
+    def __init__(self, directories: Iterable[Path] = NAMESPACE_DIRECTORIES) -> None:
         self._directories = tuple(directories)
-        self._clock = clock
         self._known: dict[Veth, _Known] = {}
         # Cookie -> what was found inside.
         self._insides: dict[int, _Inside] = {}
@@ -119,7 +112,7 @@ class Namespaces:
         Both are set up while a pod starts: a namespace is checked at every call while it is young,
         and once a minute later.
         """
-        now = self._clock()
+        now = time.monotonic()
         due = {
             known.candidate: known.cookie
             for known in self._known.values()
@@ -160,7 +153,7 @@ class Namespaces:
         for veth in missing:
             candidate = behind.get(veth.ifindex)
             if candidate and candidate in entered:
-                self._known[veth] = _Known(candidate, entered[candidate], self._clock())
+                self._known[veth] = _Known(candidate, entered[candidate], time.monotonic())
 
 
 def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
@@ -172,20 +165,18 @@ def peers(netnsids: Mapping[int, int]) -> dict[int, int]:
     return {ifindex: candidate.inode for ifindex, candidate in behind.items()}
 
 
-def visit_others(
-    visit: Callable[[], bool], directories: Iterable[Path] = NAMESPACE_DIRECTORIES
-) -> None:
+def visit_others(visit: Callable[[], bool]) -> None:
     """Call `visit` inside every other namespace, each once, until it returns True. OSError.
 
     It runs in a thread of its own, which ends afterwards.
     """
     with ThreadPoolExecutor(1) as executor:
-        executor.submit(_visit, visit, tuple(directories)).result()
+        executor.submit(_visit, visit).result()
 
 
-def _visit(visit: Callable[[], bool], directories: Iterable[Path]) -> None:
+def _visit(visit: Callable[[], bool]) -> None:
     seen = {own_inode()}
-    for candidates in (_named(directories), _of_processes()):
+    for candidates in (_named(NAMESPACE_DIRECTORIES), _of_processes()):
         for candidate in candidates:
             if candidate.inode not in seen and _has_entered(candidate):
                 seen.add(candidate.inode)

@@ -147,7 +147,7 @@ def has_nftables() -> bool:
 
 
 def nft_head(family: int) -> bytes:
-    """struct nfgenmsg."""
+    """struct nfgenmsg, which also begins requests about connection tracking."""
     return struct.pack("=BBH", family, 0, 0)
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ebpflb.config.cgroup import cgroup_root
 from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.namespaces import SO_NETNS_COOKIE
 from ebpflb.dataplane.kernel.sock_diag import try_to_destroy
 from ebpflb.dataplane.kernel.uapi import AttachType, MapType, ProgFlag, ProgType
@@ -140,11 +141,8 @@ def _find_bpffs() -> None:
 
 
 def _update_in_batch(kind: MapType, values: int) -> None:
-    fd = libbpf.map_create(kind, "lb_probe", 4, 8, 1)
-    try:
+    with owned(libbpf.map_create(kind, "lb_probe", 4, 8, 1)) as fd:
         libbpf.map_update_batch(fd, bytes(4), bytes(8 * values), 1)
-    finally:
-        os.close(fd)
 
 
 def _instruction(code: int, register: int = 0, value: int = 0) -> bytes:
@@ -190,10 +188,8 @@ def _load_sock_ops() -> int:
 
 
 def _with(program: int, use: Callable[[int], None]) -> None:
-    try:
+    with owned(program):
         use(program)
-    finally:
-        os.close(program)
 
 
 def _link_cgroup(program: int) -> None:

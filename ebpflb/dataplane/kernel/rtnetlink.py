@@ -16,7 +16,7 @@ from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel.netlink import Netlink, attributes, number, text
-from ebpflb.model.address import Address, Family, format_address, parse_address
+from ebpflb.model.address import Address, Family, address_of, format_address, parse_address
 
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFADDRMSG = struct.Struct("=BBBBI")
@@ -42,7 +42,6 @@ _RTM_NEWROUTE, _RTM_DELROUTE = 24, 25
 _SO_ATTACH_FILTER = 26
 # struct sock_filter.
 _INSTRUCTION = struct.Struct("=HBBI")
-_MAPPED = bytes(10) + b"\xff\xff"
 _FAMILY = {int(socket.AF_INET): Family.IPV4, int(socket.AF_INET6): Family.IPV6}
 
 # A reserved and a discard-only address: no network has them, so only a default route matches.
@@ -202,7 +201,10 @@ def read_neighbours(netlink: Netlink) -> list[Neighbour]:
 def read_qdiscs(netlink: Netlink) -> list[Qdisc]:
     """All qdiscs of the namespace. EOPNOTSUPP on a kernel without tc."""
     bodies = netlink.dump(_Get.QDISC, _TCMSG.pack(0, 0, 0, 0, 0))
-    return [Qdisc(_TCMSG.unpack_from(body)[1], _tc_kind(body)) for body in bodies]
+    return [
+        Qdisc(_TCMSG.unpack_from(body)[1], text(attributes(body, _TCMSG.size)[_TCA_KIND]))
+        for body in bodies
+    ]
 
 
 def read_filters(netlink: Netlink, ifindex: int, parent: int) -> list[Filter]:
@@ -271,10 +273,6 @@ def device_name(ifindex: int) -> str:
         return f"device {ifindex}"
 
 
-def _tc_kind(body: bytes) -> str:
-    return text(attributes(body, _TCMSG.size)[_TCA_KIND])
-
-
 def _filter(body: bytes) -> Filter:
     _, _, handle, _, priority_and_protocol = _TCMSG.unpack_from(body)
     found = attributes(body, _TCMSG.size)
@@ -317,7 +315,7 @@ def _address(body: bytes, family: Family) -> InterfaceAddress:
     flags = number(found[_IFA_FLAGS]) if _IFA_FLAGS in found else flags
     # On point-to-point devices IFA_ADDRESS is the peer.
     address = found.get(_IFA_LOCAL) or found[_IFA_ADDRESS]
-    return InterfaceAddress(ifindex, family, _mapped(address), length, scope, AddressFlag(flags))
+    return InterfaceAddress(ifindex, family, address_of(address), length, scope, AddressFlag(flags))
 
 
 def _neighbour(body: bytes) -> Neighbour | None:
@@ -325,8 +323,4 @@ def _neighbour(body: bytes) -> Neighbour | None:
     address = attributes(body, _NDMSG.size).get(_NDA_DST)
     if family not in _FAMILY or not address:
         return None
-    return Neighbour(ifindex, _mapped(address), not state & (_NUD_INCOMPLETE | _NUD_FAILED))
-
-
-def _mapped(address: bytes) -> Address:
-    return Address(_MAPPED + address if len(address) == 4 else address)  # noqa: PLR2004
+    return Neighbour(ifindex, address_of(address), not state & (_NUD_INCOMPLETE | _NUD_FAILED))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.netlink import Netlink
 from ebpflb.errors import ProbeError
-from ebpflb.model.address import Address, Protocol
+from ebpflb.model.address import Address, Protocol, address_of
 
 _NETLINK_SOCK_DIAG = 4
 # inet_diag_req_v2: family, protocol, extensions, states, and then inet_diag_sockid.
@@ -31,7 +31,6 @@ _CONNECTED = 1 << 1
 _WAITING = {Protocol.TCP: 1 << 10, Protocol.UDP: 1 << 7}
 # All but TCP_TIME_WAIT and TCP_NEW_SYN_RECV, which no process has a socket for.
 _OPEN = 0xFFF & ~(1 << 6)
-_MAPPED = bytes(10) + b"\xff\xff"
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -124,4 +123,4 @@ def _bound_to(family: int, body: bytes) -> tuple[Address, int]:
 
 
 def _address(family: int, found: bytes) -> Address:
-    return Address(_MAPPED + found[:4] if family == socket.AF_INET else found)
+    return address_of(found[:4] if family == socket.AF_INET else found)

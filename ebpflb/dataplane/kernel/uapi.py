@@ -83,7 +83,6 @@ class AttachFlag(IntFlag):
     """BPF_F_* of attaching. BEFORE and AFTER without a relative program mean first and last."""
 
     ALLOW_MULTI = 1 << 1
-    REPLACE = 1 << 2
     BEFORE = 1 << 3
     AFTER = 1 << 4
 
