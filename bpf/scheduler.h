@@ -7,6 +7,15 @@
 #include "maps.h"
 #include "open_connections.h"
 
+/* How a backend is chosen for a new flow: words/scheduler.py, in the same order. */
+enum lb_scheduler {
+	LB_SCHEDULER_RANDOM = 0,
+	LB_SCHEDULER_ROUND_ROBIN = 1,
+	LB_SCHEDULER_LEAST_CONNECTIONS = 2,
+	LB_SCHEDULER_SOURCE_HASH = 3,
+	LB_SCHEDULER_MAGLEV = 4,
+};
+
 /* A flow to be opened, with everything that the choice of its backend depends on. */
 struct lb_opening {
 	const struct lb_desc *desc;

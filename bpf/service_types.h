@@ -49,15 +49,6 @@ enum lb_desc_flag {
 	LB_DESC_DSR = 1 << 5,           /* pods elsewhere see the client and answer it directly */
 };
 
-/* How a backend is chosen for a new flow. */
-enum lb_scheduler {
-	LB_SCHEDULER_RANDOM = 0,
-	LB_SCHEDULER_ROUND_ROBIN = 1,
-	LB_SCHEDULER_LEAST_CONNECTIONS = 2,
-	LB_SCHEDULER_SOURCE_HASH = 3,
-	LB_SCHEDULER_MAGLEV = 4,
-};
-
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */
 struct lb_desc {
 	struct lb_frontend_key frontend;
@@ -66,7 +57,7 @@ struct lb_desc {
 	struct lb_range others;
 	__u32 type;
 	__u16 flags;
-	__u8 scheduler;
+	__u8 scheduler; /* enum lb_scheduler, in scheduler.h */
 	__u8 pad;
 	__u32 affinity_timeout;
 	__u32 source_ranges;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Every struct and enum shared with Python, which mirrors them (structs.py, enums.py); each compile
- * asserts that both agree. No code. Field types carry the byte order; padding is named pad and is
- * zero.
+ * Every struct and enum shared with Python but enum lb_scheduler; it mirrors them (structs.py,
+ * enums.py), and each compile asserts that both agree. No code. Field types carry the byte order;
+ * padding is named pad and is zero.
  */
 #ifndef LB_TYPES_H
 #define LB_TYPES_H

@@ -13,7 +13,7 @@ class Scheduler(StrEnum):
 
     LEAST_CONNECTIONS: of two at random the one with fewer open connections from this node.
     SOURCE_HASH: by the client's address. MAGLEV: by the client's address and port and the frontend.
-    For these two, all nodes choose the same backend.
+    For these two, all nodes choose the same backend. The order is that of enum lb_scheduler.
     """
 
     RANDOM = "random"

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mirrors the enums in bpf/types.h and the files it includes: same names, same values."""
+"""Mirrors the enums in bpf/types.h, what it includes, and scheduler.h: same names, same values."""
 
 from collections.abc import Mapping
 from enum import Enum, IntEnum, IntFlag
 from typing import TypeVar
+
+from ebpflb.words.scheduler import Scheduler
 
 EnumType = type[IntEnum] | type[IntFlag]
 Member = TypeVar("Member", bound=Enum)
@@ -31,13 +33,11 @@ class DescFlag(IntFlag):
 
 
 class SchedulerCode(IntEnum):
-    """enum lb_scheduler."""
+    """enum lb_scheduler: the words of Scheduler, in their order."""
 
-    LB_SCHEDULER_RANDOM = 0
-    LB_SCHEDULER_ROUND_ROBIN = 1
-    LB_SCHEDULER_LEAST_CONNECTIONS = 2
-    LB_SCHEDULER_SOURCE_HASH = 3
-    LB_SCHEDULER_MAGLEV = 4
+    _ignore_ = "number each"
+    for number, each in enumerate(Scheduler):
+        vars()[f"LB_SCHEDULER_{each.name}"] = number
 
 
 class BackendFlag(IntFlag):

@@ -476,8 +476,12 @@ def _assertions() -> Iterator[str]:
             yield _assertion(f"sizeof(((struct {name} *)0)->{field})", place.size)
     yield _assertion("LB_FLOW_RECORD_VERSION", FLOW_RECORD_VERSION)
     for enum in enums.PREFIXES:
+        # Beside the code that it names, and so in whole programs only.
+        is_elsewhere = enum is enums.SchedulerCode
+        yield from ["#ifdef LB_SCHEDULER_H"] * is_elsewhere
         for name, member in enum.__members__.items():
             yield _assertion(name, member.value)
+        yield from ["#endif"] * is_elsewhere
 
 
 def _assertion(expression: str, value: int) -> str:

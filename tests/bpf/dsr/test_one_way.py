@@ -117,7 +117,7 @@ def test_even_those_that_last_cost_only_each_other(dsr: Datapath, one_way: OneWa
 def test_the_middle_of_unknown_connections_costs_no_flow_that_lasts(dsr: Datapath, one_way: OneWay):
     one_way.last(FLOWS)
     lasting = set(dsr.tunneled())
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [one_way.index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [one_way.index] * 7)
     one_way.flood(FLOOD, "A", "A")
     assert set(dsr.tunneled()) == lasting
     one_way.assert_all_go_on(FLOWS)

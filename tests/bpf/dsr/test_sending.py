@@ -388,7 +388,7 @@ def test_it_does_not_go_on_if_each_node_remembers_clients_on_its_own(
 ):
     _, index = pod_elsewhere(dsr, tcp)
     frontend = served(dsr, tcp, index)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7, affinity=60)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7, affinity=60)
     frame = tcp.frame(client(tcp), frontend, "PA")
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
 
@@ -398,7 +398,7 @@ def test_it_does_not_go_on_to_a_pod_of_this_node_which_would_know_it(
 ):
     _, index = local_backend(dsr, tcp)
     frontend = served(dsr, tcp, index)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
     frame = tcp.frame(client(tcp), frontend, "PA")
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
 
@@ -411,7 +411,7 @@ def test_what_may_be_an_answer_to_this_node_is_left_to_it(
     _, index = pod_elsewhere(dsr, tcp)
     frontend = node_port(dsr, tcp, [index])
     dsr.flag_frontends(DescFlag.LB_DESC_DSR)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
     frame = tcp.frame(client(tcp), frontend, flags)
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
 
@@ -421,7 +421,7 @@ def test_an_answer_to_the_opening_of_a_connection_never_goes_on(
 ):
     _, index = pod_elsewhere(dsr, tcp)
     frontend = served(dsr, tcp, index)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
     frame = tcp.frame(client(tcp), frontend, "SA")
     assert_untouched(dsr, "lb_host_ingress", frame, ifindex=node.uplink.ifindex)
 
@@ -434,7 +434,7 @@ def test_one_that_does_not_go_on_is_reset_once_nothing_else_knows_it(
     dsr.settings(flags=SettingFlag.LB_SETTING_RESETS, dsr_port=PORT)
     result = arrive(dsr, node, frame)
     assert (result.verdict, result.packet[TCP].flags) == (Verdict.REDIRECT, "R")
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
     assert_sent(tcp, arrive(dsr, node, frame), frame, to)
 
 
@@ -447,7 +447,7 @@ def test_an_error_about_a_flow_of_another_node_reaches_the_pod(
     reply = kind.frame(frontend, client(kind), "PA")
     told = error(kind, ROUTER[kind.net], reply, mtu=1300, what=TOO_BIG)
     assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
     assert_sent(kind, arrive(dsr, node, told), told, to)
     assert not dsr.short()
     assert dsr.counts("lb_count_front", 1) == (0, 0, 0)
@@ -457,7 +457,7 @@ def test_an_error_to_a_node_concerns_its_own_flows_alone(dsr: Datapath, node: No
     _, index = pod_elsewhere(dsr, kind)
     frontend = node_port(dsr, kind, [index])
     dsr.flag_frontends(DescFlag.LB_DESC_DSR)
-    hashed(dsr, SchedulerCode.LB_SCHEDULER_MAGLEV, [index] * 7)
+    hashed(dsr, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
     told = error(kind, ROUTER[kind.net], kind.frame(frontend, client(kind), "PA"))
     assert_untouched(dsr, "lb_host_ingress", told, ifindex=node.uplink.ifindex)
 

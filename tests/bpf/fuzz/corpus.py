@@ -240,7 +240,7 @@ class Corpus:
             DSR: DescFlag.LB_DESC_DSR,
         }.get(port, 0)
         desc.source_ranges = 1
-        desc.scheduler = SchedulerCode.LB_SCHEDULER_ROUND_ROBIN
+        desc.scheduler = SchedulerCode["LB_SCHEDULER_ROUND_ROBIN"]
         desc.affinity_timeout = 100 if port == AFFINITY else 0
         place.update(u32(index), bytes(desc))
 

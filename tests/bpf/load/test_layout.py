@@ -19,8 +19,11 @@ from ebpflb.errors import CompileError, LoadError
 from tests.bpf.harness.loading import SIZES, Loaded, kernel_settings
 
 TYPES = "".join(path.read_text() for path in sorted(bpf_directory().glob("*types.h")))
+SCHEDULER = (bpf_directory() / "scheduler.h").read_text()
 C_STRUCTS = dict(re.findall(r"^struct (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
-C_ENUMS = dict(re.findall(r"^enum (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE | re.DOTALL))
+C_ENUMS = dict(
+    re.findall(r"^enum (\w+) \{\n(.*?)^\};", TYPES + SCHEDULER, re.MULTILINE | re.DOTALL)
+)
 # How many there are; not a value of its own.
 COUNTS = {"LB_LOST_REASONS", "LB_XDP_RESULTS", "LB_HISTOGRAM_KINDS"}
 WRITER = "lb_pod_ingress"

@@ -26,7 +26,7 @@ from tests.bpf.harness.services import (
 )
 
 WATCHED, TRIAL = BackendFlag.LB_BACKEND_WATCHED, BackendFlag.LB_BACKEND_TRIAL
-MAGLEV = SchedulerCode.LB_SCHEDULER_MAGLEV
+MAGLEV = SchedulerCode["LB_SCHEDULER_MAGLEV"]
 SECOND = 1_000_000_000
 # Connections after which a backend of four that got none was passed over, not unlucky: 1e-12.
 MANY = 100
@@ -242,7 +242,7 @@ def test_a_backend_on_trial_gets_one_connection(datapath: Datapath, tcp: Kind, o
     assert failures(datapath, backends[on_trial]) == (1, 1)
 
 
-@pytest.mark.parametrize("scheduler", [SchedulerCode.LB_SCHEDULER_RANDOM, MAGLEV])
+@pytest.mark.parametrize("scheduler", [SchedulerCode["LB_SCHEDULER_RANDOM"], MAGLEV])
 def test_two_on_trial_side_by_side_are_passed_by(
     datapath: Datapath, tcp: Kind, scheduler: SchedulerCode
 ):

@@ -21,10 +21,10 @@ from tests.bpf.services.chance import is_likely
 
 FEW = 7
 TABLE = 251
-ROUND_ROBIN = SchedulerCode.LB_SCHEDULER_ROUND_ROBIN
-LEAST_CONNECTIONS = SchedulerCode.LB_SCHEDULER_LEAST_CONNECTIONS
-SOURCE_HASH = SchedulerCode.LB_SCHEDULER_SOURCE_HASH
-MAGLEV = SchedulerCode.LB_SCHEDULER_MAGLEV
+ROUND_ROBIN = SchedulerCode["LB_SCHEDULER_ROUND_ROBIN"]
+LEAST_CONNECTIONS = SchedulerCode["LB_SCHEDULER_LEAST_CONNECTIONS"]
+SOURCE_HASH = SchedulerCode["LB_SCHEDULER_SOURCE_HASH"]
+MAGLEV = SchedulerCode["LB_SCHEDULER_MAGLEV"]
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def by_socket(sessions: Sessions, asker: Asker) -> int:
     return sessions.backends[found.port - 8000]
 
 
-@pytest.mark.parametrize("scheduler", [SchedulerCode.LB_SCHEDULER_RANDOM, MAGLEV])
+@pytest.mark.parametrize("scheduler", [SchedulerCode["LB_SCHEDULER_RANDOM"], MAGLEV])
 def test_connections_are_spread_evenly(sessions: Sessions, scheduler: SchedulerCode):
     hashed(sessions, scheduler)
     counts = Counter(sessions.ask() for _ in range(700))

@@ -55,7 +55,7 @@ def test_what_is_passed_on_goes_to_the_backend_here(
 
 
 def test_a_flow_takes_one_turn(datapath: Datapath, uplink: Uplink):
-    datapath.schedule_frontends(SchedulerCode.LB_SCHEDULER_ROUND_ROBIN)
+    datapath.schedule_frontends(SchedulerCode["LB_SCHEDULER_ROUND_ROBIN"])
     targets = [target for _, target in uplink.chosen()]
     assert all(one != other for one, other in pairwise(targets))
 
