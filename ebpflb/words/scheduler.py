@@ -26,3 +26,8 @@ class Scheduler(StrEnum):
     def has_table(self) -> bool:
         """Whether it uses a lookup table (model/maglev.py)."""
         return self in (Scheduler.SOURCE_HASH, Scheduler.MAGLEV)
+
+    @property
+    def counts_open(self) -> bool:
+        """Whether the open connections to its backends are counted."""
+        return self is Scheduler.LEAST_CONNECTIONS

@@ -260,8 +260,7 @@ def desc_flags(frontend: Frontend) -> int:
     flags = enums.DescFlag.LB_DESC_INTERNAL_LOCAL * internal
     flags |= enums.DescFlag.LB_DESC_EXTERNAL_LOCAL * external
     flags |= enums.DescFlag.LB_DESC_MASQUERADE * frontend.masquerade
-    counts_open = frontend.scheduler is Scheduler.LEAST_CONNECTIONS
-    flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * counts_open
+    flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * frontend.scheduler.counts_open
     flags |= enums.DescFlag.LB_DESC_DSR * frontend.dsr
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
 

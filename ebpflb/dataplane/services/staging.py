@@ -47,7 +47,6 @@ from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Backend, Frontend
 from ebpflb.model.service import ServiceName, ServicePortName
 from ebpflb.model.source_ranges import Prefixes
-from ebpflb.words.scheduler import Scheduler
 
 _log = logging.getLogger("ebpflb.dataplane")
 
@@ -154,7 +153,7 @@ class _PortStaging:
         serving = {backend for each in group for backend in (*each.serving, *each.ejected)}
         of_node = {backend for each in frontends for backend in each.here}
         here = self._stage_here(of_node, indices, serving)
-        if group[0].scheduler is Scheduler.LEAST_CONNECTIONS:
+        if group[0].scheduler.counts_open:
             self._stage_open_counts({*indices.values(), *here.values()})
         ranges = self._stage_ranges(choices, indices)
         self._staged.kept[self._identity] = self._stage_kept(serving, indices, here)
