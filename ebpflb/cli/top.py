@@ -137,8 +137,10 @@ class _Meter:
     ) -> None:
         """`name`: of the only Service; empty for all. `namespace`: of all; None for any."""
         self.interval = interval
-        self._maps, self._namespace = maps, namespace
-        self._name, self._pods = name, pods
+        from ebpflb.dataplane.view.rates import TrafficSampler
+
+        self._namespace, self._name, self._pods = namespace, name, pods
+        self._sampler = TrafficSampler(maps)
         self._before: TrafficSample | None = None
 
     def sample(self) -> Sample:
@@ -151,15 +153,13 @@ class _Meter:
         return self._before is not None
 
     def begin(self) -> None:
-        from ebpflb.dataplane.view.rates import sample_traffic
-
-        self._before = sample_traffic(self._maps)
+        self._before = self._sampler.sample()
 
     def next(self) -> Sample:
         """The sample since the last call."""
-        from ebpflb.dataplane.view.rates import rates, sample_traffic
+        from ebpflb.dataplane.view.rates import rates
 
-        after = sample_traffic(self._maps)
+        after = self._sampler.sample()
         before, self._before = self._before or after, after
         addresses = {key.address for each in after.services.values() for key in each.backends}
         pods = self._pods.of(set(map(format_address, addresses)))

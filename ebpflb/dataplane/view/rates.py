@@ -2,21 +2,19 @@
 """What each Service carries per second and its problems, from two samples of the maps."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import TypeVar
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import DescFlag
-from ebpflb.dataplane.layout.records import DescRecord, frontend_key_of
+from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.dataplane.view.counts import grown
-from ebpflb.dataplane.view.snapshot import BackendEntry, FrontendEntry, Snapshot, read_snapshot
+from ebpflb.dataplane.view.snapshot import FrontendEntry, read_snapshot
+from ebpflb.dataplane.view.traffic import BackendTraffic, Traffic
 from ebpflb.model.address import Family, Protocol, SocketAddress, family_of, format_address
-from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import BackendRate, Counts, ServiceRate, removed_trouble, spread
-from ebpflb.model.plan import FrontendKey, FrontendType
+from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
 
 # Below this probability, it is not chance that a backend gets no new connections.
@@ -34,26 +32,10 @@ _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
-class BackendTraffic:
-    """offered: it takes new connections. active: connections and flows that use it now.
-
-    removed: it is no longer an endpoint that serves.
-    """
-
-    local: bool
-    terminating: bool
-    offered: bool
-    active: int
-    counts: Counts
-    ejection: EjectionState = EjectionState.UNWATCHED
-    removed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceTraffic:
     """A Service port. no_local: with a policy Local, and no usable endpoint on this node."""
 
-    frontends: Mapping[FrontendKey, Counts]
+    by_type: Mapping[FrontendType, Counts]
     backends: Mapping[SocketAddress, BackendTraffic]
     no_local: bool = False
 
@@ -66,55 +48,29 @@ class TrafficSample:
     services: Mapping[ServicePortName, ServiceTraffic]
 
 
-def sample_traffic(maps: MapSet, clock: Callable[[], float] = time.monotonic) -> TrafficSample:
-    """The counters of all Services. MapError."""
-    seconds = clock()
-    snapshot = read_snapshot(maps)
-    frontends = defaultdict[ServicePortName, list[FrontendEntry]](list)
-    for each in snapshot.frontends:
-        frontends[each.service].append(each)
-    return TrafficSample(
-        seconds,
-        {
-            name: ServiceTraffic(
-                {frontend_key_of(each.key): snapshot.counts_of_frontend(each) for each in entries},
-                _backend_traffic(snapshot, snapshot.backends.get(name, ())),
-                any(map(_has_no_local, entries)),
-            )
-            for name, entries in frontends.items()
-        },
-    )
+class TrafficSampler:
+    """Takes one sample after the other."""
 
+    def __init__(self, maps: MapSet, clock: Callable[[], float] = time.monotonic) -> None:
+        self._maps, self._clock = maps, clock
+        self._traffic = Traffic()
 
-def _backend_traffic(
-    snapshot: Snapshot, group: Sequence[BackendEntry]
-) -> Mapping[SocketAddress, BackendTraffic]:
-    """Merges a backend with an earlier one at its address that still has flows."""
-    counts = defaultdict[SocketAddress, Counts](Counts)
-    active = defaultdict[SocketAddress, int](int)
-    entries: dict[SocketAddress, BackendEntry] = {}
-    for each in sorted(group, key=lambda entry: entry.usable):
-        key = SocketAddress(each.address, each.port)
-        counts[key] = _added(counts[key], snapshot.counts_of_backend(each))
-        active[key] += snapshot.active_of(each)
-        if each.usable or snapshot.active_of(each) or each.ejection is EjectionState.EJECTED:
-            entries[key] = each
-    return {
-        key: BackendTraffic(
-            each.local,
-            each.terminating,
-            each.usable,
-            active[key],
-            counts[key],
-            each.ejection,
-            removed=_is_removed(each),
+    def sample(self) -> TrafficSample:
+        """The counters of all Services. MapError."""
+        seconds = self._clock()
+        snapshot = read_snapshot(self._maps, self._traffic.counters)
+        by_type = self._traffic.by_type(snapshot)
+        by_backend = self._traffic.by_backend(snapshot)
+        no_local = {each.service for each in snapshot.frontends if _has_no_local(each)}
+        return TrafficSample(
+            seconds,
+            {
+                name: ServiceTraffic(
+                    by_type.get(name, {}), by_backend.get(name, {}), name in no_local
+                )
+                for name in {each.service for each in snapshot.frontends}
+            },
         )
-        for key, each in entries.items()
-    }
-
-
-def _is_removed(entry: BackendEntry) -> bool:
-    return not (entry.usable or entry.serving or entry.ejection is EjectionState.EJECTED)
 
 
 def _has_no_local(entry: FrontendEntry) -> bool:
@@ -146,8 +102,8 @@ def _service(
     seconds: float,
     pods: Mapping[str, str],
 ) -> ServiceRate:
-    old_frontends = before.frontends if before else {}
-    totals: Counts = reduce(_added, _grown(old_frontends, now.frontends).values(), Counts())
+    by_type = _grown(before.by_type if before else {}, now.by_type).values()
+    totals = Counts(*map(sum, zip(*by_type, strict=True)))
     unordered = (
         each for group in _groups(before, now) for each in _backends(name, group, seconds, pods)
     )
@@ -301,7 +257,3 @@ def _troubles(
 
 def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key, Counts]:
     return {key: Counts(*grown(old.get(key, Counts()), each)) for key, each in new.items()}
-
-
-def _added(one: Counts, other: Counts) -> Counts:
-    return Counts(*map(sum, zip(one, other, strict=True)))

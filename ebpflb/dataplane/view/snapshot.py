@@ -33,7 +33,7 @@ from ebpflb.dataplane.layout.records import (
 from ebpflb.dataplane.layout.structs import LbBackend
 from ebpflb.dataplane.services.mirror import Mirror, Words, column
 from ebpflb.dataplane.services.source_ranges import SourceRanges
-from ebpflb.dataplane.view.counts import ActiveFlows, Sums, read_active, sums
+from ebpflb.dataplane.view.counts import ActiveFlows, Sums, Use, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
 from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import Counts
@@ -89,6 +89,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         self._values = values
         self._names = names
         self.flags = _column(values, LbBackend.flags.offset)
+        self._generations = _column(values, LbBackend.generation.offset)
         self._indices: dict[ServicePortName, array[int]] = {}
         by_service: dict[int, array[int]] = defaultdict(lambda: array("I"))
         for index, service_id in enumerate(_column(values, LbBackend.service.offset)):
@@ -116,6 +117,10 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
     def indices(self, name: ServicePortName) -> Sequence[int]:
         """The indices in lb_backends of a Service port's backends; empty if it is not known."""
         return self._indices.get(name, ())
+
+    def uses(self, name: ServicePortName) -> Sequence[Use]:
+        """How flows refer to a Service port's backends."""
+        return [(index, self._generations[index]) for index in self.indices(name)]
 
     def is_of(self, values: bytes, names: Mapping[int, ServicePortName]) -> bool:
         """Whether they were made from exactly these."""
@@ -217,18 +222,18 @@ class SnapshotReader:
         return found, is_whole
 
 
-def read_snapshot(maps: MapSet) -> Snapshot:
+def read_snapshot(maps: MapSet, indices: int = 0) -> Snapshot:
     """One snapshot, retaken up to twice if it is not whole. MapError.
 
     What a frontend referred to stays readable for a grace time after it is replaced, so a snapshot
     is normally whole.
     """
     reader = SnapshotReader()
-    snapshot = reader.read(maps)
+    snapshot = reader.read(maps, indices)
     for _ in range(_TRIES - 1):
         if snapshot.is_whole:
             break
-        snapshot = reader.read(maps)
+        snapshot = reader.read(maps, indices)
     return snapshot
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, product
 from math import inf
 from typing import NamedTuple, Protocol
@@ -25,14 +25,18 @@ from ebpflb.dataplane.layout.structs import BUCKETS
 from ebpflb.dataplane.view.counts import Sums, grown, read_drops, sums
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
+from ebpflb.dataplane.view.traffic import Traffic
 from ebpflb.errors import EbpflbError
+from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.service_readings import (
-    BackendReadings,
+    BackendReading,
     Distribution,
+    PortLabels,
     PortNumbers,
     PortReadings,
     Reading,
+    read_backends,
 )
 
 # For a device that was gone before its drops were first read.
@@ -176,7 +180,8 @@ class MapReader:
         self._drops = DropTotals()
         self._numbers = PortNumbers()
         self._ports = PortReadings(locations)
-        self._backends = BackendReadings(locations)
+        self._locations = locations
+        self._traffic = Traffic()
 
     def begin(self) -> None:
         """Read once, so that earlier counts do not look new."""
@@ -191,10 +196,11 @@ class MapReader:
         if maps is None:
             return Reading()
         with self._lock:
-            snapshot = self._snapshots.read(maps, self._ports.counters)
+            snapshot = self._snapshots.read(maps, self._traffic.counters)
             self._numbers.update(snapshot)
             labels = self._numbers.labels()
-            ports = self._ports.read(snapshot, labels, self._clock())
+            by_type = self._traffic.by_type(snapshot)
+            ports = self._ports.read(snapshot, by_type, labels, self._clock())
             return Reading(
                 entries={**self._source.usage, **_entries(maps, snapshot)},
                 dropped=self._drops.read(maps),
@@ -203,8 +209,13 @@ class MapReader:
                 xdp=read_xdp(maps),
                 flows=read_distributions(maps),
                 ports=ports if self._series.services else (),
-                backends=self._backends.read(snapshot, labels) if self._series.backends else (),
+                backends=self._backends(snapshot, labels) if self._series.backends else (),
             )
+
+    def _backends(
+        self, snapshot: Snapshot, labels: Mapping[ServicePortName, PortLabels]
+    ) -> Sequence[BackendReading]:
+        return read_backends(self._traffic.by_backend(snapshot), labels, self._locations)
 
 
 def _entries(maps: MapSet, snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ebpflb.model.address import Family
 from ebpflb.model.flow import Counts
+from ebpflb.model.plan import FrontendType
 from ebpflb.observe.metrics.kernel import FLOW_METRICS
 from ebpflb.observe.metrics.page import Metrics, Totals
 from ebpflb.observe.metrics.service_readings import (
@@ -32,7 +33,9 @@ _EVERYTHING = Reading(
     dropped={("no_endpoint", "eth0"): 1},
     lost={"ring_full": 1},
     flows={(name, "tc"): Distribution([(float("inf"), 1)], 1.0) for name in FLOW_METRICS},
-    ports=[PortReading(_PORT, {"ClusterIP": Counts()}, oldest_seconds=1.0, imbalance=1.0)],
+    ports=[
+        PortReading(_PORT, {FrontendType.CLUSTER_IP: Counts()}, oldest_seconds=1.0, imbalance=1.0)
+    ],
     backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Counts(), 1)],
 )
 

@@ -14,7 +14,7 @@ from ebpflb.dataplane.layout.enums import BackendFlag
 from ebpflb.dataplane.layout.records import ejection_of, pack_failures
 from ebpflb.dataplane.layout.structs import LbAddr, LbAffinity, LbClient, LbClientKey, LbFailures
 from ebpflb.dataplane.view.dump import used_entries
-from ebpflb.dataplane.view.rates import sample_traffic
+from ebpflb.dataplane.view.rates import TrafficSampler
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.model.address import SocketAddress, parse_address
 from ebpflb.model.ejection import TRIAL_COUNT, EjectionState, FailureCount
@@ -282,7 +282,7 @@ def test_an_ejected_backend_is_shown_although_nobody_uses_it(world: World):
         EjectionState.EJECTED,
         False,
     )
-    (traffic,) = sample_traffic(world.maps).services.values()
+    (traffic,) = TrafficSampler(world.maps).sample().services.values()
     ejection_states = [traffic.backends[each].ejection for each in PLACES]
     assert ejection_states == [EjectionState.EJECTED, EjectionState.WATCHED]
     assert used_entries(world.maps, "lb_backends") == 2

@@ -8,21 +8,21 @@ from ebpflb.dataplane.layout import structs
 from ebpflb.dataplane.layout.enums import Direction
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.rates import (
-    BackendTraffic,
     ServiceTraffic,
     TrafficSample,
+    TrafficSampler,
     rates,
-    sample_traffic,
 )
+from ebpflb.dataplane.view.traffic import BackendTraffic
 from ebpflb.model.address import Protocol, SocketAddress, parse_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 from tests.memory_maps import memory_maps
-from tests.unit.dataplane.desired import backends, by_service, frontend, key, named
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
 WEB = ServicePortName("default", "web", "http", Protocol.TCP)
-FRONTEND, OTHER_FRONTEND = key("10.96.0.1"), key("10.96.0.2")
+CLUSTER_IP, NODE_PORT = FrontendType.CLUSTER_IP, FrontendType.NODE_PORT
 
 
 def place(text: str) -> SocketAddress:
@@ -61,30 +61,30 @@ def of_backends(before, after, **fields):
 def test_what_was_counted_between_two_samples_is_per_second():
     old = Counts(10, 1, 2, 3, 4, 100, 1000, 200, 2000)
     new = Counts(14, 3, 6, 9, 12, 100, 1010, 200, 2020)
-    found = rate(ServiceTraffic({FRONTEND: old}, {}), ServiceTraffic({FRONTEND: new}, {}))
+    found = rate(ServiceTraffic({CLUSTER_IP: old}, {}), ServiceTraffic({CLUSTER_IP: new}, {}))
     assert (found.namespace, found.service, found.port, found.protocol) == (*WEB[:3], "TCP")
     assert (found.connections, found.refused, found.dropped, found.failed) == (2, 1, 2, 3)
     assert (found.retransmits, found.original_bytes, found.reply_bytes) == (4, 5, 10)
     assert found.lost == 6
 
 
-def test_frontends_add_up_and_one_that_is_gone_takes_nothing_away():
-    before = ServiceTraffic({FRONTEND: Counts(5), OTHER_FRONTEND: Counts(100)}, {})
-    assert rate(before, ServiceTraffic({FRONTEND: Counts(9)}, {})).connections == 2
-    both = ServiceTraffic({FRONTEND: Counts(7), OTHER_FRONTEND: Counts(102)}, {})
+def test_frontends_of_all_types_add_up_and_those_that_are_gone_take_nothing_away():
+    before = ServiceTraffic({CLUSTER_IP: Counts(5), NODE_PORT: Counts(100)}, {})
+    assert rate(before, ServiceTraffic({CLUSTER_IP: Counts(9)}, {})).connections == 2
+    both = ServiceTraffic({CLUSTER_IP: Counts(7), NODE_PORT: Counts(102)}, {})
     assert rate(before, both).connections == 2
 
 
 def test_counters_that_started_over_count_from_zero():
     before, after = (
-        ServiceTraffic({FRONTEND: Counts(50)}, {}),
-        ServiceTraffic({FRONTEND: Counts(4)}, {}),
+        ServiceTraffic({CLUSTER_IP: Counts(50)}, {}),
+        ServiceTraffic({CLUSTER_IP: Counts(4)}, {}),
     )
     assert rate(before, after).connections == 2
 
 
 def test_a_new_service_counts_from_zero_and_one_that_is_gone_has_no_row():
-    assert rate(None, ServiceTraffic({FRONTEND: Counts(4)}, {})).connections == 2
+    assert rate(None, ServiceTraffic({CLUSTER_IP: Counts(4)}, {})).connections == 2
     assert rates(TrafficSample(0, {WEB: ServiceTraffic({}, {})}), TrafficSample(1, {})) == []
 
 
@@ -270,13 +270,13 @@ def count(maps, name, place, *numbers):
 
 def seen(maps):
     """The one Service there is."""
-    ((_, found),) = sample_traffic(maps, lambda: 7.0).services.items()
+    ((_, found),) = TrafficSampler(maps, lambda: 7.0).sample().services.items()
     return found
 
 
 def test_nothing_loaded_is_nothing_seen(maps):
-    assert sample_traffic(maps, lambda: 7.0).services == {}
-    assert sample_traffic(maps, lambda: 7.0).seconds == 7
+    assert TrafficSampler(maps, lambda: 7.0).sample().services == {}
+    assert TrafficSampler(maps, lambda: 7.0).sample().seconds == 7
 
 
 def test_frontends_and_backends_with_their_counters(maps, sync):
@@ -284,7 +284,7 @@ def test_frontends_and_backends_with_their_counters(maps, sync):
     count(maps, "lb_count_front", 0, 5, 6)
     count(maps, "lb_count_back", 0, 4)
     found = seen(maps)
-    assert found.frontends == {key("10.96.0.1"): Counts(10, 12)}
+    assert found.by_type == {CLUSTER_IP: Counts(10, 12)}
     expected = BackendTraffic(
         local=True, terminating=False, offered=True, active=0, counts=Counts(8)
     )

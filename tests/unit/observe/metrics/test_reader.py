@@ -263,7 +263,7 @@ def test_a_backend_that_flaps_is_one_and_takes_no_more_room(world):
         world.sync.collect()
         world.serve(frontend(choice=BOTH))
     assert backend.traffic.connections == 40
-    assert max(map(len, world.reader._backends._sums._groups.values())) <= 2
+    assert max(map(len, world.reader._traffic._by_backend._groups.values())) <= 2
 
 
 def test_how_full_the_maps_are(world):

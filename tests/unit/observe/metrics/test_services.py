@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ebpflb.model.flow import Counts
+from ebpflb.model.plan import FrontendType
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.service_readings import (
     BackendReading,
@@ -28,7 +29,9 @@ READING = Reading(
     lost={"ring_full": 1, "rate_limit": 2},
     flows={("ebpflb_flow_rtt_seconds", "tc"): Distribution([(0.5, 1), (inf, 3)], 4.5)},
     ports=[
-        PortReading(LABELS, {"ClusterIP": COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25),
+        PortReading(
+            LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25
+        ),
         PortReading(LABELS._replace(service="idle")),
     ],
     backends=[BackendReading(LABELS, "10.1.0.1:80", "node-b", "z1", COUNTED, 4)],

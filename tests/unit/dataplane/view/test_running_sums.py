@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from ebpflb.observe.metrics.service_readings import RunningSums
+from ebpflb.dataplane.view.running_sums import RunningSums
 
 Sums = RunningSums[str]
 
