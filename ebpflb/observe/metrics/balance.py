@@ -5,15 +5,15 @@ Computed from the difference between the backends' counters in successive snapsh
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from ebpflb.dataplane.layout.records import USABLE
-from ebpflb.dataplane.view.snapshot import BackendEntry, BackendGroups, Snapshot
-from ebpflb.model.address import Address
+from ebpflb.dataplane.view.counts import Use
+from ebpflb.dataplane.view.snapshot import BackendGroups, Snapshot
 from ebpflb.model.flow import balance
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.endpoint_locations import EndpointLocation
+from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
 
 # The balance covers the last 5 to 10 minutes: one to two windows.
 WINDOW_SECONDS = 300.0
@@ -24,11 +24,10 @@ _CONNECTIONS = 0
 _UNKNOWN = EndpointLocation()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class _BackendCount:
     """connections: at the last snapshot. older, newer: at the last two window boundaries."""
 
-    generation: int
     connections: int
     older: int
     newer: int
@@ -38,32 +37,30 @@ class _BackendCount:
 class PortBalance:
     """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few.
 
-    seen: all backends by index in lb_backends; usable: those that take new connections.
+    seen: all backends; usable: those that take new connections.
     """
 
     cross_node: int = 0
     cross_zone: int = 0
     imbalance: float | None = None
-    seen: dict[int, _BackendCount] = field(default_factory=dict)
-    usable: list[_BackendCount] = field(default_factory=list)
+    seen: dict[Use, _BackendCount] = field(default_factory=dict)
+    usable: Collection[Use] = ()
 
 
 class BackendBalance:
     """Balance of Service ports with connections, ignoring those before the first snapshot."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, locations: EndpointLocations, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`clock`: seconds."""
         self.ports: dict[ServicePortName, PortBalance] = {}
+        self._locations = locations
         self._clock = clock
         self._groups: BackendGroups | None = None
         self._turned = clock()
 
-    def update(
-        self,
-        snapshot: Snapshot,
-        own: EndpointLocation,
-        locations: Mapping[Address, EndpointLocation],
-    ) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Add what the backends counted since the last snapshot.
 
         A port without backends is kept as long as its Service has the port.
@@ -78,10 +75,10 @@ class BackendBalance:
                 _take(port, snapshot, name)
         self._add_ports(snapshot, is_first=is_first)
         for name, port in self.ports.items():
-            _count(port, snapshot, own, locations)
+            self._count(port, snapshot)
             if is_changed:
-                _restart_balance(port, _usable(port, snapshot.backends, name))
-            port.imbalance = _imbalance(port.usable)
+                _restart(port, _usable(snapshot.backends, name))
+            port.imbalance = _imbalance([port.seen[each] for each in port.usable])
 
     def _turn(self) -> None:
         now = self._clock()
@@ -98,9 +95,21 @@ class BackendBalance:
             if name in self.ports:
                 continue
             if any(counts[index][_CONNECTIONS] for index in groups.indices(name)):
-                port = self.ports[name] = PortBalance()
+                port = self.ports[name] = PortBalance(usable=_usable(groups, name))
                 _take(port, snapshot, name, is_first=is_first)
-                port.usable = _usable(port, groups, name)
+
+    def _count(self, port: PortBalance, snapshot: Snapshot) -> None:
+        own = self._locations.own
+        for (index, _), seen in port.seen.items():
+            new = snapshot.backend_counts[index][_CONNECTIONS] - seen.connections
+            if new <= 0:
+                continue
+            seen.connections += new
+            backend = snapshot.backends.entry(index)
+            if not backend.local:
+                port.cross_node += new
+                zone = self._locations.get(backend.address, _UNKNOWN).zone
+                port.cross_zone += new if zone and own.zone and zone != own.zone else 0
 
 
 def _take(
@@ -108,58 +117,25 @@ def _take(
 ) -> None:
     """A new backend starts at 0; in the first snapshot, at its current count."""
     before, port.seen = port.seen, {}
-    for backend in snapshot.backends.get(name, ()):
-        index = backend.map_index
-        seen = before.get(index)
-        if seen is None or seen.generation != backend.generation:
-            base = snapshot.backend_counts[index][_CONNECTIONS] if is_first else 0
-            seen = _BackendCount(backend.generation, base, base, base)
-        port.seen[index] = seen
+    for use in snapshot.backends.uses(name):
+        base = snapshot.backend_counts[use[0]][_CONNECTIONS] if is_first else 0
+        port.seen[use] = before.get(use) or _BackendCount(base, base, base)
 
 
-def _count(
-    port: PortBalance,
-    snapshot: Snapshot,
-    own: EndpointLocation,
-    locations: Mapping[Address, EndpointLocation],
-) -> None:
-    for index, seen in port.seen.items():
-        now = snapshot.backend_counts[index][_CONNECTIONS]
-        if now > seen.connections:
-            backend = snapshot.backends.entry(index)
-            _count_crossings(port, backend, now - seen.connections, own, locations)
-            seen.connections = now
+def _usable(groups: BackendGroups, name: ServicePortName) -> list[Use]:
+    return [use for use in groups.uses(name) if groups.flags[use[0]] & USABLE]
 
 
-def _restart_balance(port: PortBalance, usable: list[_BackendCount]) -> None:
+def _restart(port: PortBalance, usable: list[Use]) -> None:
     """Start counting anew if the usable backends have changed."""
     if usable != port.usable:
         port.usable = usable
-        for seen in usable:
+        for seen in map(port.seen.__getitem__, usable):
             seen.older = seen.newer = seen.connections
 
 
-def _usable(port: PortBalance, groups: BackendGroups, name: ServicePortName) -> list[_BackendCount]:
-    return [port.seen[each] for each in groups.indices(name) if groups.flags[each] & USABLE]
-
-
-def _imbalance(backends: Sequence[_BackendCount]) -> float | None:
+def _imbalance(backends: Collection[_BackendCount]) -> float | None:
     counted = [each.connections - each.older for each in backends]
     if len(counted) < 2 or sum(counted) < ENOUGH_CONNECTIONS * len(counted):  # noqa: PLR2004  one is even
         return None
     return balance(counted, len(counted)).ratio
-
-
-def _count_crossings(
-    port: PortBalance,
-    backend: BackendEntry,
-    connections: int,
-    own: EndpointLocation,
-    locations: Mapping[Address, EndpointLocation],
-) -> None:
-    if backend.local:
-        return
-    port.cross_node += connections
-    zone = locations.get(backend.address, _UNKNOWN).zone
-    if zone and own.zone and zone != own.zone:
-        port.cross_zone += connections

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import accumulate, product
 from math import inf
 from typing import NamedTuple, Protocol
@@ -27,16 +27,14 @@ from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.dataplane.view.snapshot import Snapshot, SnapshotReader
 from ebpflb.dataplane.view.traffic import Traffic
 from ebpflb.errors import EbpflbError
-from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocations
+from ebpflb.observe.metrics.balance import BackendBalance
 from ebpflb.observe.metrics.service_readings import (
-    BackendReading,
     Distribution,
-    PortLabels,
     PortNumbers,
-    PortReadings,
     Reading,
     read_backends,
+    read_ports,
 )
 
 # For a device that was gone before its drops were first read.
@@ -179,7 +177,7 @@ class MapReader:
         self._snapshots = SnapshotReader()
         self._drops = DropTotals()
         self._numbers = PortNumbers()
-        self._ports = PortReadings(locations)
+        self._balance = BackendBalance(locations)
         self._locations = locations
         self._traffic = Traffic()
 
@@ -200,7 +198,9 @@ class MapReader:
             self._numbers.update(snapshot)
             labels = self._numbers.labels()
             by_type = self._traffic.by_type(snapshot)
-            ports = self._ports.read(snapshot, by_type, labels, self._clock())
+            self._balance.update(snapshot)
+            ports = read_ports(snapshot, by_type, self._balance.ports, labels, self._clock())
+            by_backend = self._traffic.by_backend(snapshot) if self._series.backends else {}
             return Reading(
                 entries={**self._source.usage, **_entries(maps, snapshot)},
                 dropped=self._drops.read(maps),
@@ -209,13 +209,8 @@ class MapReader:
                 xdp=read_xdp(maps),
                 flows=read_distributions(maps),
                 ports=ports if self._series.services else (),
-                backends=self._backends(snapshot, labels) if self._series.backends else (),
+                backends=read_backends(by_backend, labels, self._locations),
             )
-
-    def _backends(
-        self, snapshot: Snapshot, labels: Mapping[ServicePortName, PortLabels]
-    ) -> Sequence[BackendReading]:
-        return read_backends(self._traffic.by_backend(snapshot), labels, self._locations)
 
 
 def _entries(maps: MapSet, snapshot: Snapshot) -> Mapping[str, tuple[int, int]]:

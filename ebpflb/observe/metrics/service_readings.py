@@ -15,7 +15,7 @@ from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
-from ebpflb.observe.metrics.balance import BackendBalance, PortBalance
+from ebpflb.observe.metrics.balance import PortBalance
 
 
 class PortLabels(NamedTuple):
@@ -124,48 +124,27 @@ class PortNumbers:
         }
 
 
-class PortReadings:
-    """Makes the readings of all Service ports."""
-
-    def __init__(self, locations: EndpointLocations) -> None:
-        self._locations = locations
-        self._balance = BackendBalance()
-
-    def read(
-        self,
-        snapshot: Snapshot,
-        traffic: TrafficByType,
-        labels: Mapping[ServicePortName, PortLabels],
-        now: int,
-    ) -> list[PortReading]:
-        """`now`: CLOCK_MONOTONIC in ns."""
-        self._balance.update(snapshot, self._locations.own, self._locations)
-        return [
-            self._reading(snapshot, name, each, traffic.get(name, _NO_TRAFFIC), now)
-            for name, each in labels.items()
-        ]
-
-    def _reading(
-        self,
-        snapshot: Snapshot,
-        name: ServicePortName,
-        labels: PortLabels,
-        traffic: Mapping[FrontendType, Counts],
-        now: int,
-    ) -> PortReading:
-        balance = self._balance.ports.get(name, _NO_BALANCE)
-        uses = snapshot.backends.uses(name) if traffic else ()
+def read_ports(
+    snapshot: Snapshot,
+    traffic: TrafficByType,
+    balances: Mapping[ServicePortName, PortBalance],
+    labels: Mapping[ServicePortName, PortLabels],
+    now: int,
+) -> list[PortReading]:
+    """The readings of all Service ports. `now`: CLOCK_MONOTONIC in ns."""
+    readings = []
+    for name, each in labels.items():
+        counts = traffic.get(name, _NO_TRAFFIC)
+        balance = balances.get(name, _NO_BALANCE)
+        uses = snapshot.backends.uses(name) if counts else ()
         active, oldest = _in_use(uses, snapshot.active)
-        return PortReading(
-            labels,
-            traffic,
-            _endpoints(snapshot.backends, name),
-            active,
-            balance.cross_node,
-            balance.cross_zone,
-            None if oldest is None else max(now - oldest, 0) / _SECOND,
-            balance.imbalance,
+        age = None if oldest is None else max(now - oldest, 0) / _SECOND
+        endpoints = _endpoints(snapshot.backends, name)
+        crossings = balance.cross_node, balance.cross_zone
+        readings.append(
+            PortReading(each, counts, endpoints, active, *crossings, age, balance.imbalance)
         )
+    return readings
 
 
 def _in_use(uses: Collection[Use], active: ActiveFlows) -> tuple[int, int | None]:

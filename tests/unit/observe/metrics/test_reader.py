@@ -277,7 +277,8 @@ def test_how_full_the_maps_are(world):
 def test_what_nobody_wants_is_not_there(world):
     world.count("lb_count_front", 0, connections=1)
     reading = MapReader(world, world.locations, OptionalSeries(services=False), {}).read()
-    assert (reading.ports, reading.backends) == ((), ())
+    assert not reading.ports
+    assert not reading.backends
 
 
 def pods(*texts, **fields) -> EndpointSlice:
