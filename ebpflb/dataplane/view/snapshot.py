@@ -122,6 +122,11 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         """How flows refer to a Service port's backends."""
         return [(index, self._generations[index]) for index in self.indices(name)]
 
+    def address(self, index: int) -> Address:
+        """The address of the backend at an index of lb_backends, without decoding the rest."""
+        start = index * _WIDTH + LbBackend.addr.offset
+        return Address(self._values[start : start + LbBackend.addr.size])
+
     def is_of(self, values: bytes, names: Mapping[int, ServicePortName]) -> bool:
         """Whether they were made from exactly these."""
         return self._values == values and self._names == names

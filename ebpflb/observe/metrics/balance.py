@@ -5,12 +5,14 @@ Computed from the difference between the backends' counters in successive snapsh
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from ebpflb.dataplane.layout.records import USABLE
+from ebpflb.dataplane.layout.records import LOCAL, USABLE
 from ebpflb.dataplane.view.counts import Use
 from ebpflb.dataplane.view.snapshot import BackendGroups, Snapshot
+from ebpflb.model.address import Family, family_of
 from ebpflb.model.flow import balance
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
@@ -22,6 +24,7 @@ ENOUGH_CONNECTIONS = 10
 
 _CONNECTIONS = 0
 _UNKNOWN = EndpointLocation()
+_Families = tuple[Sequence[Use], Sequence[Use]]
 
 
 @dataclass(slots=True)
@@ -37,14 +40,14 @@ class _BackendCount:
 class PortBalance:
     """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few.
 
-    seen: all backends; usable: those that take new connections.
+    seen: all backends; usable: those that take new connections, by address family.
     """
 
     cross_node: int = 0
     cross_zone: int = 0
     imbalance: float | None = None
     seen: dict[Use, _BackendCount] = field(default_factory=dict)
-    usable: Collection[Use] = ()
+    usable: _Families = ((), ())
 
 
 class BackendBalance:
@@ -78,7 +81,7 @@ class BackendBalance:
             self._count(port, snapshot)
             if is_changed:
                 _restart(port, _usable(snapshot.backends, name))
-            port.imbalance = _imbalance([port.seen[each] for each in port.usable])
+            port.imbalance = _imbalance(port)
 
     def _turn(self) -> None:
         now = self._clock()
@@ -105,10 +108,9 @@ class BackendBalance:
             if new <= 0:
                 continue
             seen.connections += new
-            backend = snapshot.backends.entry(index)
-            if not backend.local:
+            if not snapshot.backends.flags[index] & LOCAL:
                 port.cross_node += new
-                zone = self._locations.get(backend.address, _UNKNOWN).zone
+                zone = self._locations.get(snapshot.backends.address(index), _UNKNOWN).zone
                 port.cross_zone += new if zone and own.zone and zone != own.zone else 0
 
 
@@ -122,20 +124,25 @@ def _take(
         port.seen[use] = before.get(use) or _BackendCount(base, base, base)
 
 
-def _usable(groups: BackendGroups, name: ServicePortName) -> list[Use]:
-    return [use for use in groups.uses(name) if groups.flags[use[0]] & USABLE]
+def _usable(groups: BackendGroups, name: ServicePortName) -> _Families:
+    usable = [use for use in groups.uses(name) if groups.flags[use[0]] & USABLE]
+    ipv4 = {use for use in usable if family_of(groups.address(use[0])) is Family.IPV4}
+    return [use for use in usable if use in ipv4], [use for use in usable if use not in ipv4]
 
 
-def _restart(port: PortBalance, usable: list[Use]) -> None:
+def _restart(port: PortBalance, usable: _Families) -> None:
     """Start counting anew if the usable backends have changed."""
     if usable != port.usable:
         port.usable = usable
-        for seen in map(port.seen.__getitem__, usable):
+        for use in chain(*usable):
+            seen = port.seen[use]
             seen.older = seen.newer = seen.connections
 
 
-def _imbalance(backends: Collection[_BackendCount]) -> float | None:
-    counted = [each.connections - each.older for each in backends]
+def _imbalance(port: PortBalance) -> float | None:
+    """Of the address family with the most connections, as for `top`."""
+    families = (map(port.seen.__getitem__, family) for family in port.usable)
+    counted = max(([each.connections - each.older for each in some] for some in families), key=sum)
     if len(counted) < 2 or sum(counted) < ENOUGH_CONNECTIONS * len(counted):  # noqa: PLR2004  one is even
         return None
     return balance(counted, len(counted)).ratio

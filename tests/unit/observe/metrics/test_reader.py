@@ -236,6 +236,14 @@ def test_balance_is_of_the_backends_there_are_now(world):
     assert world.port().imbalance == 1.0
 
 
+def test_balance_is_of_the_family_with_the_most_connections(world):
+    six = frontend("fd00::1", backends("fd00:1::1", "fd00:1::2"))
+    world.serve(frontend(choice=BOTH), six)
+    for place in (0, 1):
+        world.count("lb_count_back", place, connections=20)
+    assert world.port().imbalance == 1.0
+
+
 def test_a_backend_with_where_it_is(world):
     world.note(pods(POD, node_name="node-b", zone="z2"))
     world.count("lb_count_back", 0, connections=3, failed=1, original=LbTraffic(1, 2))
