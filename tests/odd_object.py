@@ -6,7 +6,7 @@ from copy import deepcopy
 
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.model.changes import Kind
-from ebpflb.model.explain import describe, encode_frontend
+from ebpflb.model.explain import encode_frontend
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item, event_of, items_of
 from ebpflb.source.interface import SourceEvent
@@ -170,8 +170,8 @@ class World:
             for each in read_frontends(self._bench.node.maps)
             if ServiceName(*each.frontend.service[:2]) in NAMES
         ]
-        health = [changes.health_check(name) for name in NAMES]
-        return frontends, [describe(changes, name) for name in NAMES], health
+        planned = [(changes.served(name), changes.plan(name)) for name in NAMES]
+        return frontends, planned, [changes.health_check(name) for name in NAMES]
 
     def counted(self) -> object:
         """What the agent says of itself."""

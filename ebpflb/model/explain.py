@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why each endpoint of a Service may or may not be chosen on this node.
 
-Also the model's view of a Service as plain JSON values, what it wants of a new connection, and how
-a frontend in the kernel differs from the planned one.
+Also what the model wants of a new connection, and how a frontend in the kernel differs from the
+planned one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -130,51 +130,6 @@ def _why_condition(each: PortEndpoint, others: Iterable[PortEndpoint], where: st
     if any(other.endpoint.ready for other in others):
         return f"terminating, while others are ready{where}"
     return f"terminating but still serving, and none is ready{where}"
-
-
-def describe(changes: Changes, name: ServiceName) -> Plain | None:
-    """Everything about a Service; None if there is none with that name.
-
-    `lost`: the frontends that went to an older Service. `left_out`: which selector does not match,
-    if another proxy serves the Service. Ports come in order, once for each address family.
-    """
-    service = changes.served(name)
-    if service is None:
-        return None
-    node = changes.node
-    lost = (each for each in changes.conflicts() if each.loser == name)
-    return {
-        "namespace": name.namespace,
-        "name": name.name,
-        "node": {"name": node.name, "zone": node.zone},
-        "ports": [_port(changes, port) for port in service.ports],
-        "frontends": [encode_frontend(each) for each in changes.plan(name)],
-        "left_out": changes.why_left_out(service),
-        "lost": [{**_key(each.key), "winner": str(each.winner)} for each in lost],
-    }
-
-
-def _port(changes: Changes, port: ServicePort) -> Plain:
-    verdicts = (_judged(changes, port, policy) for policy in TrafficPolicy)
-    return {
-        "name": port.name.port,
-        "protocol": port.name.protocol.name,
-        "family": port.family.text,
-        "cluster_ip": format_address(port.cluster_ip),
-        "port": port.port,
-        "node_port": port.node_port,
-        "internal_policy": str(port.internal_policy),
-        "external_policy": str(port.external_policy),
-        "affinity_timeout": port.affinity_timeout,
-        "source_ranges": list(port.source_ranges),
-        "endpoints": [_endpoint(changes.node, *both) for both in zip(*verdicts, strict=True)],
-    }
-
-
-def _endpoint(node: Node, *verdicts: EndpointVerdict) -> Plain:
-    """`verdicts`: by policy."""
-    by_policy = zip(map(str, TrafficPolicy), map(_verdict, verdicts), strict=True)
-    return {**_plain_endpoint(verdicts[0].endpoint, node), **dict(by_policy)}
 
 
 def _verdict(verdict: EndpointVerdict) -> Plain:

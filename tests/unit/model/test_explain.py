@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-import json
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.config.label_selector import parse_label_selector
-from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress, parse_address
+from ebpflb.model.address import (
+    WILDCARD,
+    Family,
+    Protocol,
+    SocketAddress,
+    format_address,
+    parse_address,
+)
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import Ejections, EjectionState, FailureCount
 from ebpflb.model.explain import (
     Wanted,
-    describe,
     differences,
     judge,
     planned_verdict,
     wanted,
 )
-from ebpflb.model.plan import Backend, Choice, FrontendKey, FrontendType, IfEmpty, plan_service
+from ebpflb.model.plan import Backend, Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.selection import Selection
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.model.source_ranges import parse_prefix
@@ -136,28 +140,16 @@ def test_a_policy_that_no_frontend_follows_has_no_candidates():
 def test_candidates_are_what_the_plan_has(seed):
     changes = make_changes(Random(seed))
     for name in changes.names():
-        told = json.loads(json.dumps(describe(changes, name)))
-        (found,) = filter(None, [changes.service(name)])
-        frontends = plan_service(found, changes.slices(name), changes.node)
-        assert len(told["frontends"]) + len(told["lost"]) == len(frontends)
-        for each in told["frontends"]:
-            (port,) = (port for port in told["ports"] if is_of(each, port))
-            for side in ("this_node", "elsewhere"):
-                choice = each[side]
-                candidates = {
-                    (each["address"], each["port"])
-                    for each in port["endpoints"]
-                    if each[choice["policy"]]["candidate"]
+        for planned in changes.plan(name):
+            for is_outside, choice in ((False, planned.local), (True, planned.others)):
+                found = wanted(changes, [planned.key], name, CLIENT, is_outside=is_outside)
+                assert candidates(found) == {
+                    (format_address(each.address), each.port) for each in choice.backends
                 }
-                backends = {(each["address"], each["port"]) for each in choice["backends"]}
-                assert candidates == backends
 
 
-def is_of(frontend, port):
-    """Whether a frontend is one of a Service port."""
-    same_family = (":" in frontend["address"]) == (port["family"] == "IPv6")
-    named = frontend["port_name"] == port["name"] and frontend["protocol"] == port["protocol"]
-    return same_family and named
+def candidates(found: Wanted) -> set[tuple[str, int]]:
+    return {(each["address"], each["port"]) for each in found.endpoints if each["candidate"]}
 
 
 def known(*items):
@@ -165,22 +157,6 @@ def known(*items):
     for item in items:
         changes.set(item)
     return changes
-
-
-def test_a_service_is_described_with_what_another_one_has_taken():
-    first = service_port(external_ips=(service_port("192.0.2.7").cluster_ip,))
-    second = service_port("10.96.0.9", external_ips=first.external_ips)
-    changes = known(
-        service("api", first), service("web", second), endpoint_slice("web-1", endpoint())
-    )
-    told = describe(changes, WEB)
-    assert told
-    assert told["lost"] == [
-        {"address": "192.0.2.7", "port": 80, "protocol": "TCP", "winner": "default/api"}
-    ]
-    assert [each["type"] for each in told["frontends"]] == ["ClusterIP"]
-    assert changes.owner(next(iter(changes.plan(WEB))).key) == WEB
-    assert describe(changes, ServiceName("default", "wep")) is None
 
 
 HERE = Backend(parse_address("10.1.0.5"), 8080, local=True, terminating=False)
@@ -264,16 +240,13 @@ def test_endpoints_that_are_ejected_or_on_trial_say_so():
     one, two = (SocketAddress(each.address, 8080) for each in endpoints[:2])
     changes.observe_failures({port_name(): {one: FailureCount(2)}}, 0.0)
     changes.observe_failures({port_name(): {two: FailureCount(2)}}, 10.0)
-    described = describe(changes, WEB)
-    assert described is not None
-    whys = [each["Cluster"] for each in described["ports"][0]["endpoints"]]
+    (planned,) = changes.plan(WEB)
+    whys = wanted(changes, [planned.key], WEB, CLIENT, is_outside=False).endpoints
     assert [each["candidate"] for each in whys] == [True, False, True, True]
     assert whys[0]["why"].startswith("ready, but on trial: ")
     assert whys[1]["why"].startswith("ready, but ejected: ")
     assert whys[2]["why"] == "ready"
-    ejection_states = [
-        each["ejection"] for each in described["frontends"][0]["this_node"]["backends"]
-    ]
+    ejection_states = [each.ejection.word for each in planned.local.backends]
     assert ejection_states == ["trial", "watched", "watched"]
 
 
@@ -302,10 +275,6 @@ def test_what_is_wanted_depends_on_where_the_client_is(both_ends, is_outside, ca
     assert (found.frontend.key, found.verdict, found.left_out) == (NODE_PORT, "translated", "")
     assert [each["candidate"] for each in found.endpoints] == candidates
     assert found.endpoints[1]["why"].startswith(why)
-    described: Any = describe(both_ends, WEB)
-    for told, each in zip(described["ports"][0]["endpoints"], found.endpoints, strict=True):
-        policy = told.pop("Local"), told.pop("Cluster")
-        assert each == {**told, **policy[not is_outside]}
 
 
 def test_the_first_of_the_frontends_that_there_is_counts(both_ends):

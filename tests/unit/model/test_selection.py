@@ -9,7 +9,6 @@ from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.model.address import Protocol
 from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.model.endpoint import SlicePort
-from ebpflb.model.explain import describe
 from ebpflb.model.pod import PodNamespace
 from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.model.service import Labels, Service, ServiceCidr, ServiceName, TrafficPolicy
@@ -52,9 +51,6 @@ def test_both_selectors_must_match(chosen: Selection, left_out: str):
     assert changes.why_left_out(labelled()) == left_out
     assert bool(changes.plan(WEB)) is not bool(left_out)
     assert changes.left_out == bool(left_out)
-    told = describe(changes, WEB)
-    assert told is not None
-    assert told["left_out"] == left_out
 
 
 def proxied(name: str, *ports: object) -> Service:
