@@ -14,7 +14,7 @@ from ebpflb.dataplane.flows.flow_filter import FilterMarks
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.maps import MapSet, used
 from ebpflb.dataplane.layout.capacity import FlowRoom, flow_room
 from ebpflb.dataplane.services.addresses import Referred
 from ebpflb.dataplane.services.sync import Moving, Sync
@@ -102,6 +102,5 @@ def crowded_tables(maps: MapSet, most: int) -> frozenset[str]:
     return frozenset(
         size
         for size, name in _GROWING.items()
-        if maps[name].max_entries < most
-        and sum(chunk.size for chunk in maps[name].chunks()) > maps[name].max_entries // 2
+        if maps[name].max_entries < most and used(maps[name]) > maps[name].max_entries // 2
     )

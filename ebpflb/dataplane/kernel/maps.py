@@ -198,6 +198,11 @@ class KernelMap:
         return MapError(self.name, operation, error.errno or 0)
 
 
+def used(target: BpfMap) -> int:
+    """How many elements it has. MapError."""
+    return sum(chunk.size for chunk in target.chunks())
+
+
 def split_chunks(source: BpfMap) -> Iterator[tuple[bytes, bytes]]:
     """The elements of a map one by one, read in chunks."""
     for keys, values, _ in source.chunks():

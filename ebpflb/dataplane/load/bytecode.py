@@ -16,6 +16,7 @@ from sys import byteorder
 from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel import libbpf
+from ebpflb.dataplane.kernel.libc import owned
 from ebpflb.dataplane.kernel.uapi import NAME_LENGTH, MapType
 from ebpflb.dataplane.layout.capacity import SIZED_MAPS
 from ebpflb.dataplane.layout.programs import PROGRAMS
@@ -100,11 +101,8 @@ def is_pinned_as(descriptor: int, path: Path) -> bool:
     """Whether exactly this map is pinned there."""
     if not path.exists():
         return False
-    there = libbpf.obj_get(path)
-    try:
+    with owned(libbpf.obj_get(path)) as there:
         return bool(libbpf.map_info(there).id == libbpf.map_info(descriptor).id)
-    finally:
-        os.close(there)
 
 
 def _tables(

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import die_with_parent, owned
@@ -54,16 +54,6 @@ class _Request(NamedTuple):
     cache: str
     has_frags: bool
     parent: int
-
-
-class _Module(Protocol):
-    def load_func(
-        self, name: bytes, prog_type: int, device: None, attach_type: int
-    ) -> "_Function": ...
-
-
-class _Function(Protocol):
-    fd: int
 
 
 def compile_and_pin(
@@ -203,19 +193,17 @@ def _keep(request: _Request, key: str, module: Any) -> None:
 
 def _load_and_pin(module: Any, name: str, directory: Path, *, has_frags: bool) -> None:
     """bcc does not support program flags, but reports rejected programs in more detail."""
-    program = PROGRAMS[name]
-    attach_type = -1 if program.attach_type is None else program.attach_type
-    loaded: _Module = module
+    program, bcc_name = PROGRAMS[name], name.encode()
     if program.flags and has_frags:
-        with suppress(OSError), owned(_load_with_flags(module, name)) as descriptor:
+        with (
+            suppress(OSError),
+            owned(load_code(name, module.dump_func(bcc_name), has_frags=True)) as descriptor,
+        ):
             libbpf.obj_pin(descriptor, directory / name)
             return
-    function = loaded.load_func(name.encode(), program.type, None, attach_type)
+    attach_type = -1 if program.attach_type is None else program.attach_type
+    function = module.load_func(bcc_name, program.type, None, attach_type)
     libbpf.obj_pin(function.fd, directory / name)
-
-
-def _load_with_flags(module: Any, name: str) -> int:
-    return load_code(name, module.dump_func(name.encode()), has_frags=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ new flows into lb_conntrack and lb_ct_stream, which they share, and none into lb
 
 import ctypes
 import functools
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
@@ -30,8 +29,8 @@ from pathlib import Path
 from sys import byteorder
 
 from ebpflb.dataplane.kernel import libbpf
-from ebpflb.dataplane.kernel.libc import membarrier
-from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps, split
+from ebpflb.dataplane.kernel.libc import membarrier, owned
+from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, open_maps, split, used
 from ebpflb.dataplane.kernel.uapi import Exist, MapInfo
 from ebpflb.dataplane.layout.capacity import (
     COUNT_MAPS,
@@ -207,7 +206,8 @@ def _share_maps(old: Generation, new: Generation, sizes: Sizes) -> frozenset[str
         shared |= _unchanged(old, FLOW_MAPS, sizes)
     shared |= _unchanged(old, COUNT_MAPS, sizes)
     for name in shared:
-        _pin_again(old, new, name)
+        with owned(libbpf.obj_get(old.maps / name)) as fd:
+            libbpf.obj_pin(fd, new.maps / name)
     return frozenset(shared)
 
 
@@ -226,16 +226,13 @@ def _flow_sizes(generation: Generation, larger: Set[str]) -> Mapping[str, int]:
     if not _used(maps, _TUNNELED):
         # It is small until the node takes part in direct server return.
         names -= {"ct_dsr"}
-    names -= {"conntrack"} if _is_half_full(maps) else larger
+    is_half_full = _used(maps, _ESTABLISHED) > found.conntrack // 2
+    names -= {"conntrack"} if is_half_full else larger
     return {name: getattr(found, name) for name in names}
 
 
-def _is_half_full(maps: MapSet) -> bool:
-    return _ESTABLISHED in maps and _used(maps, _ESTABLISHED) > maps[_ESTABLISHED].max_entries // 2
-
-
 def _used(maps: MapSet, name: str) -> int:
-    return sum(chunk.size for chunk in maps[name].chunks()) if name in maps else 0
+    return used(maps[name]) if name in maps else 0
 
 
 def _set_way(generation: Generation, way: SettingFlag) -> None:
@@ -304,11 +301,9 @@ def _replace(table: BpfMap, key: bytes, value: bytes) -> None:
 def _make_sized_maps(generation: Generation, sizes: Sizes, shared: frozenset[str]) -> None:
     for name, spec in SIZED_MAPS.items():
         if name not in shared:
-            fd = libbpf.map_create(spec.kind, name, *spec.shape(sizes), spec.flags)
-            try:
+            made = libbpf.map_create(spec.kind, name, *spec.shape(sizes), spec.flags)
+            with owned(made) as fd:
                 libbpf.obj_pin(fd, generation.maps / name)
-            finally:
-                os.close(fd)
 
 
 def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None:
@@ -349,19 +344,8 @@ def _shape(generation: Generation, name: str) -> tuple[int, int, int] | None:
 
 
 def _info(generation: Generation, name: str) -> MapInfo:
-    fd = libbpf.obj_get(generation.maps / name)
-    try:
+    with owned(libbpf.obj_get(generation.maps / name)) as fd:
         return libbpf.map_info(fd)
-    finally:
-        os.close(fd)
-
-
-def _pin_again(old: Generation, new: Generation, name: str) -> None:
-    fd = libbpf.obj_get(old.maps / name)
-    try:
-        libbpf.obj_pin(fd, new.maps / name)
-    finally:
-        os.close(fd)
 
 
 def _copy(old: MapSet, new: MapSet, names: set[str], *, missing_only: bool = False) -> None:
