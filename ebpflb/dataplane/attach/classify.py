@@ -25,7 +25,7 @@ is only the pods' gateway. Where structure cannot decide, the name does.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.rtnetlink import Interface, InterfaceAddress
 from ebpflb.dataplane.layout.enums import DeviceKind
@@ -69,15 +69,13 @@ _HOST_NAMES = (
 
 
 class Patterns(NamedTuple):
-    """Shell patterns of device names; an empty list leaves the choice to structure."""
+    """Shell patterns of device names; an empty list leaves the choice to structure.
+
+    A leading + means: in addition to what structure finds.
+    """
 
     host: Sequence[str] = ()
     workload: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, host: Sequence[str], workload: Sequence[str]) -> Self:
-        """From the settings, where a leading + means: in addition to what structure finds."""
-        return cls(host, workload)
 
     def names(self, name: str, kind: DeviceKind) -> bool:
         """Whether a pattern matches this device."""
@@ -163,7 +161,8 @@ class _Judge:
         if port := self._port(device):
             return port
         if device.kind in _CARDS:
-            return self._carried(device) or _by_workload_name(device) or _card(device)
+            card = Judgement(HOST, _CARDS[device.kind])
+            return self._carried(device) or _by_workload_name(device) or card
         if device.kind in _TUNNELS or (device.kind == "tun" and device.header != ETHERNET):
             return Judgement(HOST, "a tunnel")
         return self._by_traffic(device)
@@ -221,10 +220,6 @@ class _Judge:
         if self._patterns.names(port.name, HOST) or self._patterns.are_all(HOST):
             return self._patterns.names(port.name, HOST)
         return port.kind in (*_CARDS, *_TUNNELS) or _has_host_name(port)
-
-
-def _card(device: Interface) -> Judgement:
-    return Judgement(HOST, _CARDS[device.kind])
 
 
 def _by_workload_name(device: Interface) -> Judgement | None:

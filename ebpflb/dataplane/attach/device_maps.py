@@ -24,6 +24,7 @@ from ebpflb.dataplane.layout.structs import LbAddr, LbUplink, u32, u64
 _BLANK = LbUplink()
 _NO_XDP = XdpWay("")
 _NONE: Mapping[int, XdpWay] = MappingProxyType({})
+_COVERED = NetnsFlag.LB_NETNS_COVERED
 _HOST = bytes(structs.LbNetns(flags=NetnsFlag.LB_NETNS_HOST))
 
 
@@ -71,8 +72,9 @@ def mark_pods(
     `covered`: ifindexes by the cookie of a pod's namespace; `tc_only`: cookies of pods whose
     sockets are left alone.
     """
+    flags = {True: _COVERED | NetnsFlag.LB_NETNS_TC_ONLY, False: _COVERED}
     desired = {
-        bytes(u64(cookie)): bytes(structs.LbNetns(_flags(cookie in tc_only), min(ifindexes)))
+        bytes(u64(cookie)): bytes(structs.LbNetns(flags[cookie in tc_only], min(ifindexes)))
         for cookie, ifindexes in covered.items()
     }
     desired[bytes(u64(own_cookie()))] = _HOST
@@ -113,11 +115,6 @@ def write_uplinks(
         quiesce()
     target.update_batch([(key, bytes(wanted.get(key, _BLANK))) for key in changed])
     return Change.REPLACED
-
-
-def _flags(is_tc_only: bool) -> NetnsFlag:
-    covered = NetnsFlag.LB_NETNS_COVERED
-    return covered | NetnsFlag.LB_NETNS_TC_ONLY if is_tc_only else covered
 
 
 def _wanted(devices: Iterable[Device], xdp: Mapping[int, XdpWay]) -> Mapping[bytes, LbUplink]:

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from ebpflb.dataplane.attach.classify import (
-    ETHERNET,
-    Patterns,
-    Routing,
-    classify,
-)
+from ebpflb.dataplane.attach.classify import ETHERNET, Patterns, Routing, classify
 from ebpflb.dataplane.attach.forwarding import PolicyEngine, PolicyRules, policy_engine
 from ebpflb.dataplane.attach.node_addresses import (
     ListenAddresses,
@@ -130,7 +125,7 @@ def snapshot(
     according to the API; they are primary for NodePorts, even if nothing can be sent from them.
     `rules`: pass your own if you call this often.
     """
-    patterns = Patterns.of(settings.host_devices, settings.workload_devices)
+    patterns = Patterns(settings.host_devices, settings.workload_devices)
     try:
         with Rtnetlink() as netlink:
             interfaces, addresses = read_interfaces(netlink), read_addresses(netlink)
@@ -164,7 +159,7 @@ def snapshot(
         primary,
         left_out,
         policy_engine((each.name for each in interfaces), rules or PolicyRules()),
-        cut_off(addresses, _down(interfaces), default),
+        cut_off(addresses, {each.ifindex for each in interfaces if not each.running}, default),
     )
 
 
@@ -183,10 +178,6 @@ def listen_addresses(settings: DeviceSettings) -> ListenAddresses:
             return named_addresses(wanted, primary, read_addresses(netlink) if wanted else ())
     except OSError as error:
         raise ProbeError(f"cannot read addresses by netlink: {error}") from error
-
-
-def _down(interfaces: Iterable[Interface]) -> set[int]:
-    return {each.ifindex for each in interfaces if not each.running}
 
 
 def _device(

@@ -87,14 +87,16 @@ class TcHooks:
         AttachError names the device. If the second one fails, the first is detached again: one
         direction alone would break connections.
         """
-        way = self._choose(device.ifindex)
+        is_foreign = device.ifindex in self._qdiscs and self._clsact.is_foreign(device.ifindex)
+        way = choose(self._mode, has_tcx=self._has_tcx, is_foreign=is_foreign)
         done: dict[TcDirection, Change] = {}
         for direction in ATTACH_ORDER:
             program = programs[program_for(device, direction)]
             try:
                 done[direction] = self._attach(way, device.ifindex, direction, program)
             except AttachError:
-                self._take_back(way, device.ifindex, done)
+                if Change.ATTACHED in done.values():
+                    self._detach(way, device.ifindex)
                 raise
         self._detach("tcx" if way == "clsact" else "clsact", device.ifindex)
         return max(done.values())
@@ -111,10 +113,6 @@ class TcHooks:
         """Detach ours from one device; False if there was nothing."""
         return any([self._detach("tcx", ifindex), self._detach("clsact", ifindex)])
 
-    def _choose(self, ifindex: int) -> AttachMode:
-        foreign = ifindex in self._qdiscs and self._clsact.is_foreign(ifindex)
-        return choose(self._mode, has_tcx=self._has_tcx, is_foreign=foreign)
-
     def _attach(
         self, way: AttachMode, ifindex: int, direction: TcDirection, program: LoadedProgram
     ) -> Change:
@@ -124,10 +122,6 @@ class TcHooks:
             return change
         pin = self._pin(ifindex, direction)
         return links.attach_tcx(pin, ifindex, direction, program, self._held)
-
-    def _take_back(self, way: AttachMode, ifindex: int, done: Mapping[TcDirection, Change]) -> None:
-        if Change.ATTACHED in done.values():
-            self._detach(way, ifindex)
 
     def _detach(self, way: AttachMode, ifindex: int) -> bool:
         if way == "clsact" and ifindex not in self._qdiscs:
