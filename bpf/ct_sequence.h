@@ -21,16 +21,20 @@
 
 /*
  * Whether a reset of an opening flow, not near what its sender has sent, answers what is known of the
- * other side: the endpoint refuses a SYN, or the client a bare ACK (ct_match.h).
+ * other side: the endpoint refuses a SYN, which it has not answered before, or the client a bare ACK
+ * (ct_match.h).
  */
 static __always_inline int lb_conntrack_refuses(struct lb_packet *pkt,
 						const struct lb_conntrack *entry)
 {
 	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 
-	if (!other || (lb_ct_state(other) & (LB_CT_SYN | LB_CT_ACK)) == LB_CT_ACK)
+	if (!other)
 		return 1;
-	return other->sent_end && other->sent_end - pkt->ack <= LB_ACK_WINDOW;
+	if (entry->direction == LB_DIR_ORIGINAL)
+		return (lb_ct_state(other) & (LB_CT_SYN | LB_CT_ACK)) == LB_CT_ACK;
+	return !(entry->state & LB_CT_SYN) && other->sent_end &&
+	       other->sent_end - pkt->ack <= LB_ACK_WINDOW;
 }
 
 /*

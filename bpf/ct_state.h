@@ -145,10 +145,14 @@ static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct l
 		lb_flow_end_cancel();
 }
 
+/* Before an endpoint has answered the SYN, it has nothing to close: such a FIN is forged. */
 static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other;
 
+	if (!(entry->state & LB_CT_SYN))
+		return;
+	other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
 	if (!other)
 		return;
 	other->other_state |= LB_CT_PEER_FIN;

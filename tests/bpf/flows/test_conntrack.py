@@ -192,6 +192,7 @@ def test_a_refused_connection_is_closed(flow: Flow):
 
 def test_a_fin_of_a_half_open_flow_from_both_sides_closes_it(flow: Flow):
     flow.request("S")
+    flow.reply("SA")
     flow.reply("FA")
     flow.request("FA")
     assert all(state & CLOSED for state in flow.states())

@@ -103,7 +103,7 @@ def play_tcp(ours: Ours, theirs: Netfilter, seeds: Iterable[int]) -> Counter[str
         name
         for kind in TCP_KINDS
         for number, script in enumerate(scripts)
-        for name in _play(ours, theirs, [(kind, script, FIRST_PORT + number)])
+        for name in play(ours, theirs, [(kind, script, FIRST_PORT + number)])
     )
 
 
@@ -111,7 +111,7 @@ def play_udp(ours: Ours, theirs: Netfilter, seeds: Iterable[int]) -> Counter[str
     """The same. All scripts pause at once."""
     scripts = [udp_script(seed) for seed in seeds]
     return Counter(
-        _play(
+        play(
             ours,
             theirs,
             [
@@ -123,7 +123,7 @@ def play_udp(ours: Ours, theirs: Netfilter, seeds: Iterable[int]) -> Counter[str
     )
 
 
-def _play(
+def play(
     ours: Ours, theirs: Netfilter, scripts: Iterable[tuple[Kind, Script, int]]
 ) -> Iterator[str]:
     """Each for a client of its own, with this port. Lanes to one place have one record."""

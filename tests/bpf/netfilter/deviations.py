@@ -133,7 +133,21 @@ def _is_near_reset(case: Case) -> bool:
     is_near = isinstance(case.step, Sent) and abs(case.step.off) <= RESET_DISTANCE
     ours, theirs = case.states
     is_ours = ours is State.CLOSED and theirs in (State.OPENING, *_OPEN)
-    return case.has("R") and is_near and is_ours
+    return (case.has("R") and is_near and is_ours) or _goes_on(case)
+
+
+def _goes_on(case: Case) -> bool:
+    """Both have taken a forged reset for one of the connection, and both sides have sent since."""
+    resets = (
+        isinstance(step, Sent)
+        and step.is_forged
+        and "R" in step.flags
+        and abs(step.off) <= RESET_DISTANCE
+        for step in case.before
+    )
+    was_closed = case.last_states == (State.CLOSED, State.CLOSED)
+    is_open = case.ours.state in _OPEN and case.theirs.state is State.CLOSED
+    return was_closed and is_open and any(resets)
 
 
 def _answers_a_bare_ack(case: Case) -> bool:
