@@ -95,9 +95,22 @@ static __always_inline void lb_conntrack_start_again(struct lb_conntrack *entry,
 }
 
 /*
- * A SYN of a known flow. Of an endpoint only the answer to the client's SYN counts: to the one that
- * opened the flow, or to a later one, by which it accepts a connection in place of one that it no
- * longer has. A client's SYN on an established flow may be refused. Returns 0 for any other.
+ * Whether the endpoint answers a later SYN of the client by accepting a connection in place of one
+ * that it no longer has. A late copy of its first answer is not ahead of what it has sent.
+ */
+static __always_inline int lb_conntrack_accepts_again(const struct lb_packet *pkt,
+						      const struct lb_conntrack *entry,
+						      const struct lb_conntrack *original,
+						      __u32 end)
+{
+	return original->state & LB_CT_RETRIED && pkt->tcp_flags & LB_TCP_ACK &&
+	       entry->sent_end - end > LB_RETRANSMITTED;
+}
+
+/*
+ * A SYN of a known flow. Of an endpoint only the answer to the client's SYN counts, to the one that
+ * opened the flow or to a later one. A client's SYN on an established flow may be refused. Returns 0
+ * for any other.
  */
 static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
 						       struct lb_conntrack *entry, __u32 end)
@@ -114,7 +127,7 @@ static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
 	if (!original)
 		return 0;
 	if (is_established) {
-		if (!(original->state & LB_CT_RETRIED) || !(pkt->tcp_flags & LB_TCP_ACK))
+		if (!lb_conntrack_accepts_again(pkt, entry, original, end))
 			return 0;
 		lb_conntrack_start_again(entry, original);
 		return 1;

@@ -114,6 +114,12 @@ def _is_opened_again(case: Case) -> bool:
     return ours in _OPEN and theirs is State.OPENING and is_like_before
 
 
+def _has_missed_a_fin(case: Case) -> bool:
+    """Netfilter, while a late copy of the handshake made it take the flow for one that opens."""
+    was_opening = case.last_states == (State.CLOSING, State.OPENING)
+    return was_opening and case.states == (State.CLOSING, State.ESTABLISHED)
+
+
 def _is_stream_already(case: Case) -> bool:
     return case.proto is Protocol.UDP and _is_opened_again(case)
 
@@ -216,6 +222,7 @@ DEVIATIONS = (
     Deviation("end that both have acknowledged", _is_forgotten, is_last=False),
     Deviation("UDP stream", _is_stream_already, is_last=False),
     Deviation("flow opened again", _is_opened_again, is_last=False),
+    Deviation("flow opened again", _has_missed_a_fin),
     Deviation("flow opened anew", _is_opened_anew),
     Deviation("port of a stray packet", _gets_another_port),
     Deviation("reset nearby", _is_near_reset),

@@ -38,12 +38,12 @@ def _forged(side: Side, flags: str, off: int) -> Sent:
     return Sent(side, flags, seq, numbers[side.other], is_forged=True, off=off)
 
 
-def _opens_in_spite_of(ours: Ours, theirs: Netfilter, handshakes: list[list[Step]]) -> bool:
-    """Netfilter delivers some resets that it ignores, and one of a client delays it."""
+def _are_netfilters(ours: Ours, theirs: Netfilter, packets: list[list[Step]]) -> bool:
+    """Netfilter delivers some resets that it ignores; one of a client keeps it from opening."""
     met = {
         name
         for kind in TCP_KINDS
-        for number, steps in enumerate(handshakes)
+        for number, steps in enumerate(packets)
         for name in play(
             ours, theirs, [(kind, Script(number, Protocol.TCP, steps), FIRST_PORT + number)]
         )
@@ -59,13 +59,20 @@ def test_a_far_reset_does_not_end_a_handshake_that_the_endpoint_has_answered(
         _forged(side, flags, off) for flags in ("R", "RA") for off in (-100_000, 100_001, 1 << 30)
     ]
     handshakes: list[list[Step]] = [[SYN, SYN_ACK, reset, ACK] for reset in resets]
-    assert _opens_in_spite_of(ours, theirs, handshakes)
+    assert _are_netfilters(ours, theirs, handshakes)
 
 
 def test_a_fin_before_the_endpoint_has_answered_does_not_count(ours: Ours, theirs: Netfilter):
     fins = [_forged(Side.ENDPOINT, flags, off) for flags in ("F", "FA") for off in (0, 1 << 30)]
     handshakes: list[list[Step]] = [[SYN, fin, SYN_ACK, ACK] for fin in fins]
-    assert _opens_in_spite_of(ours, theirs, handshakes)
+    assert _are_netfilters(ours, theirs, handshakes)
+
+
+def test_a_late_copy_of_the_handshake_does_not_open_a_closing_connection_again(
+    ours: Ours, theirs: Netfilter
+):
+    fin = Sent(Side.ENDPOINT, "FA", ENDPOINT + 1, CLIENT + 1)
+    assert _are_netfilters(ours, theirs, [[SYN, SYN_ACK, ACK, SYN, fin, SYN_ACK]])
 
 
 def test_what_differs_is_documented():
