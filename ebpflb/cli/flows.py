@@ -16,8 +16,8 @@ from ebpflb.cli.agent_client import query_socket_option, stream
 from ebpflb.cli.options import (
     Output,
     full_name,
+    listed,
     namespace_options,
-    one_namespace,
     options,
     output_option,
 )
@@ -230,30 +230,24 @@ def check_output(given: Mapping[str, Any]) -> None:
         raise click.UsageError(f"-o {output} does not work with --follow: use -o jsonl")
 
 
-def parameters(given: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters of the agent's query for these options. UsageError."""
-    one_namespace(given["namespace"], every=given["all_namespaces"])
-    names = {"source": "from", "target": "to"}
-    found = {
-        names.get(name, name): str(given[name])
-        for name in ("source", "target", "verdict", "event", "since", "namespace")
-        if given[name]
-    }
-    if given["service"]:
-        found["service"] = full_name(given["service"], given["namespace"])
-    for name in found.keys() & {"from", "to"}:
-        text = found[name]
-        found[name] = text if is_ip(text) else full_name(text, given["namespace"])
-    return found | _extent(given)
-
-
-def _extent(given: Mapping[str, Any]) -> dict[str, str]:
+def parameters(given: Mapping[str, Any], home: str = "") -> dict[str, str]:
+    """The parameters of the agent's query for these options; `home`: see listed(). UsageError."""
+    namespace = listed(given, home)
     limit = given["last"]
     if limit is None and not given["since"]:
         limit = 0 if given["follow"] else _LAST
-    return ({} if limit is None else {"limit": str(limit)}) | (
-        {"follow": "1"} if given["follow"] else {}
-    )
+    wanted = {
+        "namespace": namespace,
+        **{name: given[name] for name in ("verdict", "event", "since", "service")},
+        "from": given["source"],
+        "to": given["target"],
+        "limit": "" if limit is None else str(limit),
+        "follow": "1" if given["follow"] else "",
+    }
+    for name in ("service", "from", "to"):
+        if (text := wanted[name]) and (name == "service" or not is_ip(text)):
+            wanted[name] = full_name(text, namespace or home)
+    return {name: text for name, text in wanted.items() if text}
 
 
 def show(

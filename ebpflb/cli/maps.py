@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.options import Output, output_option, service_option
+from ebpflb.cli.options import Output, full_name, output_option, service_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit
 from ebpflb.cli.services import frontend_lines, frontends_of, plain_frontends
@@ -97,7 +97,7 @@ def dump(
         items = [{"map": name, **each} for name, found in shown.items() for each in found]
         emit(shown, output, lambda: _raw_lines(raw), items)
     else:
-        found = frontends_of(opened, service)
+        found = frontends_of(opened, full_name(service, None) if service else "")
         emit(plain_frontends(found), output, lambda: frontend_lines(found))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that several commands have, and what they mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import click
 
@@ -18,6 +18,12 @@ def options(*each: Decorator) -> Decorator:
     return lambda command: reduce(lambda made, option: option(made), reversed(each), command)
 
 
+def _with_a_name(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not all(text.split("/", 1)):
+        raise click.UsageError(f"--service {text!r}: want NAME or NAMESPACE/NAME")
+    return text
+
+
 output_option: Decorator = click.option(
     "-o",
     "--output",
@@ -30,7 +36,7 @@ name_namespace_option: Decorator = click.option(
     "-n", "--namespace", metavar="NS", help="Namespace for names without one."
 )
 service_option: Decorator = click.option(
-    "--service", metavar="[NS/]NAME", help="Only show this Service."
+    "--service", metavar="[NS/]NAME", callback=_with_a_name, help="Only show this Service."
 )
 watch_option: Decorator = click.option(
     "-w", "--watch", is_flag=True, help="Keep refreshing until Ctrl-C."
@@ -46,13 +52,35 @@ namespace_options = options(
 )
 
 
-def one_namespace(given: str | None, *, every: bool) -> str | None:
-    """The namespace of -n, or None for all. UsageError for -n and -A together."""
-    if given and every:
+list_options = options(service_option, namespace_options, output_option)
+
+
+class Chosen(NamedTuple):
+    """What to list: a namespace, empty for all; or only a Service, by NAMESPACE/NAME."""
+
+    namespace: str
+    service: str
+
+
+def chosen(given: Mapping[str, Any], home: str = "") -> Chosen:
+    """By -n, -A and --service; `home`: see listed(). UsageError."""
+    namespace = listed(given, home)
+    if not given["service"]:
+        return Chosen(namespace, "")
+    service = full_name(given["service"], namespace or home)
+    return Chosen(service.partition("/")[0], service)
+
+
+def listed(given: Mapping[str, Any], home: str = "") -> str:
+    """The namespace to list, by -n and -A; empty for all. UsageError.
+
+    `home`: that without -n and -A, and of names without one.
+    """
+    if given["namespace"] and given["all_namespaces"]:
         raise click.UsageError("-n and -A cannot be used together")
-    return given
+    return "" if given["all_namespaces"] else given["namespace"] or home
 
 
 def full_name(name: str, namespace: str | None) -> str:
-    """NAMESPACE/NAME for a name with or without a namespace; None means `default`."""
+    """NAMESPACE/NAME for a name with or without a namespace; without any it is `default`."""
     return name if "/" in name else f"{namespace or DEFAULT_NAMESPACE}/{name}"

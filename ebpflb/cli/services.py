@@ -16,15 +16,7 @@ from ebpflb.cli.compact.frontends import (
     FrontendRow,
     FrontendSettings,
 )
-from ebpflb.cli.options import (
-    Output,
-    full_name,
-    namespace_options,
-    one_namespace,
-    output_option,
-    service_option,
-    watch_option,
-)
+from ebpflb.cli.options import Output, chosen, list_options, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import show
 from ebpflb.cli.table import Column, Table
@@ -59,20 +51,18 @@ Examples:
   ebpflb services -o jsonl | jq 'select(.refused > 0)'
 """
 )
-@service_option
 @compact_option
-@namespace_options
 @watch_option
 @bpffs_option
-@output_option
+@list_options
 def services(
     is_compact: bool, watch: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
     """List the frontends of this node, with backends and counters."""
-    chosen = one_namespace(given["namespace"], every=given["all_namespaces"])
+    namespace, service = chosen(given)
 
     def look() -> "list[FrontendInForce]":
-        return frontends_of(open_pins(pin_root(bpffs_root))[1], given["service"], chosen)
+        return frontends_of(open_pins(pin_root(bpffs_root))[1], service, namespace)
 
     if is_compact:
         click.echo(compact(list(map(_compact_row, look()))))
@@ -80,24 +70,14 @@ def services(
         show(look, frontend_lines, output, watch=watch, plain=plain_frontends)
 
 
-def frontends_of(
-    opened: "MapSet", service: str | None, namespace: str | None = None
-) -> "list[FrontendInForce]":
-    """The frontends of a Service, of a namespace, or all."""
+def frontends_of(opened: "MapSet", service: str, namespace: str = "") -> "list[FrontendInForce]":
+    """The frontends of a Service, by NAMESPACE/NAME, of a namespace, or all."""
     from ebpflb.dataplane.view.snapshot import read_frontends
     from ebpflb.model.service import ServiceName
 
-    name = None
-    if service is not None:
-        parts = full_name(service, namespace).split("/", 1)
-        if not all(parts):
-            raise click.UsageError(f"--service {service!r}: want NAME or NAMESPACE/NAME")
-        name = ServiceName(*parts)
-    return [
-        each
-        for each in read_frontends(opened, name)
-        if name or namespace in (None, each.frontend.service.namespace)
-    ]
+    name = ServiceName(*service.split("/", 1)) if service else None
+    found = read_frontends(opened, name)
+    return [each for each in found if namespace in ("", each.frontend.service.namespace)]
 
 
 def plain_frontends(found: "Iterable[FrontendInForce]") -> list[dict[str, Any]]:
@@ -151,12 +131,13 @@ def _compact_row(found: "FrontendInForce") -> FrontendRow:
     every = here if local == others else here | _addresses(others.backends)
     shared = frozenset[str]() if is_internal and frontend.internal_policy == "Local" else here
     form = FrontendForm(_name(frontend), _settings(frontend), tuple(sorted(shared)))
+    outside = SERVED if others.backends else str(others.if_empty)
     is_local_outside = not is_internal and frontend.external_policy == "Local"
     return FrontendRow(
         msgspec.Raw(msgspec.json.encode(form)),
         _counts(found),
         tuple(sorted(every - shared)),
-        _outside(others) if is_local_outside else "",
+        outside if is_local_outside else "",
     )
 
 
@@ -179,10 +160,6 @@ def _settings(frontend: "Frontend") -> FrontendSettings:
 
 def _counts(found: "FrontendInForce") -> tuple[int, ...]:
     return tuple(getattr(found.counts, name) for name in COUNTS)
-
-
-def _outside(others: "Choice") -> str:
-    return SERVED if others.backends else str(others.if_empty)
 
 
 def _addresses(backends: "Iterable[Backend]") -> frozenset[str]:

@@ -18,14 +18,7 @@ import click
 from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
 from ebpflb.cli.compact import compact, compact_option
 from ebpflb.cli.compact.rates import port_row
-from ebpflb.cli.options import (
-    Output,
-    full_name,
-    namespace_options,
-    one_namespace,
-    output_option,
-    service_option,
-)
+from ebpflb.cli.options import Output, chosen, list_options
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit, repeat, text_lines
 from ebpflb.cli.top_table import (
@@ -94,34 +87,27 @@ Examples:
 @click.option("--once", is_flag=True, help="Print one sample and exit.")
 @compact_option
 @sample_options
-@service_option
-@namespace_options
 @bpffs_option
 @query_socket_option
-@output_option
+@list_options
 def top(
     once: bool, sort: str, backends: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
     """Show live traffic per Service. It reads the pinned maps and needs no agent."""
-    namespace = one_namespace(given["namespace"], every=given["all_namespaces"])
-    name = full_name(given["service"], namespace) if given["service"] else ""
+    namespace, name = chosen(given)
     maps = open_pins(pin_root(bpffs_root))[1]
     pods = NamesOfPods(given["query_socket"])
-    meter = _Meter(maps, given["interval"], None if name else namespace, name, pods)
+    meter = _Meter(maps, given["interval"], namespace, name, pods)
     every = given["every"] or bool(name)
     if given["is_compact"]:
         click.echo(compact(list(map(port_row, meter.sample().services))))
-    elif once or output != "table" or not sys.stdout.isatty() or _has_no_screen():
+    elif once or output != "table" or not sys.stdout.isatty() or os.getenv("TERM") in _NO_SCREEN:
         sample = meter.sample()
         services, is_wide = ordered(sample.services, sort), output == "wide"
         lines = partial(top_lines, services, backends=backends, every=every, is_wide=is_wide)
         emit(Sample(sample.seconds, services), output, lines, services)
     else:
         _Screen(meter, sort, backends=backends, every=every).run()
-
-
-def _has_no_screen() -> bool:
-    return os.environ.get("TERM") in _NO_SCREEN
 
 
 class _Meter:
@@ -131,11 +117,11 @@ class _Meter:
         self,
         maps: "MapSet",
         interval: float,
-        namespace: str | None,
+        namespace: str,
         name: str,
         pods: NamesOfPods,
     ) -> None:
-        """`name`: of the only Service; empty for all. `namespace`: of all; None for any."""
+        """`name`: of the only Service; empty for all. `namespace`: of all; empty for any."""
         self.interval = interval
         from ebpflb.dataplane.view.rates import TrafficSampler
 
@@ -164,7 +150,7 @@ class _Meter:
         addresses = {key.address for each in after.services.values() for key in each.backends}
         pods = self._pods.of(set(map(format_address, addresses)))
         found = chosen_by(self._name, rates(before, after, pods))
-        chosen = [each for each in found if self._namespace in (None, each.namespace)]
+        chosen = [each for each in found if self._namespace in ("", each.namespace)]
         return Sample(after.seconds - before.seconds, chosen)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from ebpflb.cli.compact import from_compact
-from ebpflb.cli.options import Output, one_namespace, options
+from ebpflb.cli.options import Output, options
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
 from ebpflb.from_json import from_json
@@ -231,12 +231,6 @@ def cluster_command(command: Callable[..., None]) -> Any:
             help="How long to wait for a node.",
         ),
     )(with_cluster)
-
-
-def listed_namespace(cluster: Cluster, given: str | None, *, every: bool) -> str:
-    """The namespace to list, by -n and -A; empty for all. UsageError."""
-    chosen = one_namespace(given, every=every)
-    return "" if every else chosen or cluster.namespace
 
 
 def some(nodes: Iterable[str], most: int = 3) -> str:

@@ -14,7 +14,7 @@ from ebpflb.cli.flows import check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace
+from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import last_line
 from ebpflb.kubectl.streams import Lines, Streams, StreamState
 from ebpflb.model.flow import Flow, LostFlows, read_flow
@@ -47,9 +47,7 @@ Examples:
 def flows(cluster: Cluster, **given: Any) -> None:
     """Show recent flows on all nodes, oldest first."""
     check_output(given)
-    namespace = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
-    names = {**given, "namespace": namespace or cluster.namespace, "all_namespaces": False}
-    wanted = {**parameters(names), "namespace": namespace}
+    wanted = parameters(given, cluster.namespace)
     follows = bool(wanted.pop("follow", ""))
     found = _followed(cluster, wanted) if follows else _newest(_asked(cluster, wanted), wanted)
     try:

@@ -20,17 +20,10 @@ from ebpflb.cli.compact.frontends import (
     form_decoder,
     rows_decoder,
 )
-from ebpflb.cli.options import (
-    Output,
-    full_name,
-    namespace_options,
-    output_option,
-    service_option,
-    watch_option,
-)
+from ebpflb.cli.options import Output, chosen, list_options, watch_option
 from ebpflb.cli.table import Column, Table
 from ebpflb.config.values import socket_address
-from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace, some
+from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.model.plan import IfEmpty
 
 # What a node does with clients outside that it has no endpoint for.
@@ -98,18 +91,13 @@ Examples:
   kubectl ebpflb services -A -o jsonl | jq 'select(.missing_on != [])'
 """
 )
-@service_option
-@namespace_options
 @watch_option
-@output_option
+@list_options
 @cluster_command
-def services(
-    cluster: Cluster, service: str | None, watch: bool, output: Output, **given: Any
-) -> None:
+def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> None:
     """List the frontends, and where nodes disagree about them."""
-    chosen = listed_namespace(cluster, given["namespace"], every=given["all_namespaces"])
-    name = full_name(service, chosen or cluster.namespace) if service else ""
-    only = [f"--service={name}"] if name else [f"--namespace={chosen}"] if chosen else []
+    namespace, name = chosen(given, cluster.namespace)
+    only = [f"--service={name}"] if name else [f"--namespace={namespace}"] if namespace else []
     look, lines = partial(_look, cluster, only), partial(_lines, is_wide=output == "wide")
     frontends = cluster.show(look, lines, output, watch=watch, plain=_plain)
     if any(each.is_disputed for each in frontends):

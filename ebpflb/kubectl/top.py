@@ -6,15 +6,9 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.options import (
-    full_name,
-    namespace_options,
-    output_option,
-    service_option,
-    watch_option,
-)
+from ebpflb.cli.options import chosen, list_options, watch_option
 from ebpflb.cli.top_table import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
-from ebpflb.kubectl.cluster import Cluster, cluster_command, listed_namespace
+from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.model.flow import BackendRate, ServiceRate
 
@@ -35,21 +29,17 @@ Examples:
 )
 @watch_option
 @sample_options
-@service_option
-@namespace_options
-@output_option
+@list_options
 @cluster_command
-def top(cluster: Cluster, watch: bool, namespace: str | None, **given: Any) -> None:
+def top(cluster: Cluster, watch: bool, **given: Any) -> None:
     """Show traffic per Service on all nodes, and what is in trouble."""
-    chosen = listed_namespace(cluster, namespace, every=given["all_namespaces"])
-    wanted = full_name(given["service"], chosen or cluster.namespace) if given["service"] else ""
-    chosen = wanted.partition("/")[0] or chosen
+    namespace, wanted = chosen(given, cluster.namespace)
     if given["interval"] >= cluster.access.seconds:
         raise click.UsageError("--timeout must be longer than --interval")
     output, every = given["output"], given["every"] or bool(wanted)
 
     def sample() -> list[ServiceRate]:
-        found = chosen_by(wanted, _sample(cluster, given["interval"], chosen))
+        found = chosen_by(wanted, _sample(cluster, given["interval"], namespace))
         return ordered(found, given["sort"])
 
     lines = partial(
