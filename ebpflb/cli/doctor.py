@@ -122,7 +122,7 @@ def doctor(
     root = pin_root(bpffs_root)
     found = [*of_agent(address, root, in_force), *_of_node(root, cgroup_root, in_force)]
     diagnosis = Diagnosis(not any(each.is_trouble for each in found), found)
-    emit(diagnosis, output, lambda: _lines(diagnosis))
+    emit(diagnosis, output, lambda: _lines(diagnosis), found)
     if not diagnosis.healthy:
         raise click.exceptions.Exit(1)
 

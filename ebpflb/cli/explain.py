@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from ebpflb.cli.agent_client import UnanswerableError, ask, query_socket_option
-from ebpflb.cli.explain_text import ExplainCommand, exit_status, outcome_of, show
+from ebpflb.cli.explain_text import ExplainCommand, exit_status, outcome_of, rendered
 from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
 from ebpflb.cli.options import Output, name_namespace_option, output_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
@@ -81,7 +81,7 @@ def explain(
         raise click.UsageError(str(error)) from error
     found = _found(client, destination, pin_root(bpffs_root), query_socket)
     if output in ("table", "wide"):
-        show(found, is_wide=output == "wide")
+        click.echo(rendered(found, is_wide=output == "wide"))
     else:
         emit(found, output, lambda: ())
     raise click.exceptions.Exit(exit_status(found))
@@ -109,7 +109,7 @@ def _question(
 ) -> ExplainQuestion:
     addresses = [format_address(source.address)] if source.address else []
     if source.name:
-        addresses = _addresses_of(source.name, pods)
+        addresses = pods.get(str(source.name)) or _ask_api_server(source.name, pods)
     end = target.end
     return ExplainQuestion(
         format_address(end.address) if end.address else str(end.name),
@@ -158,11 +158,6 @@ class _AskedAgent:
         except ValueError as error:
             self.failed = f"{self._path}: not an ebpflb agent ({error})"
         return None
-
-
-def _addresses_of(name: ServiceName, pods: Mapping[str, list[str]]) -> list[str]:
-    """The addresses of a pod. `pods`: those that the agent knows. ConfigError."""
-    return pods.get(str(name)) or _ask_api_server(name, pods)
 
 
 def _ask_api_server(name: ServiceName, known: Iterable[str]) -> list[str]:

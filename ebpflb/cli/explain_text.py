@@ -73,11 +73,6 @@ class _CannotTellError(click.ClickException):
     exit_code = CANNOT_TELL
 
 
-def show(found: Answer, *, is_wide: bool = False) -> None:
-    """Print it."""
-    click.echo(rendered(found, is_wide=is_wide))
-
-
 def rendered(found: Answer, *, is_wide: bool = False) -> str:
     """The text, wrapped to the terminal's width; not wrapped in a file."""
     is_terminal = (sys.stdout.isatty() or "COLUMNS" in os.environ) and not is_wide
@@ -173,7 +168,9 @@ def _facts(found: Answer) -> Iterator[Row]:
     if found["note"]:
         yield "", found["note"]
     yield "TO", _shown_target(found["target"])
-    yield from (("PATH", f"{each['place']}: {_step(each)}") for each in kernel["steps"])
+    for each in kernel["steps"]:
+        step = " - ".join(filter(None, (each["verdict"], each["why"])))
+        yield "PATH", f"{each['place']}: {step}"
     if kernel["frontend"]:
         yield from _policy(kernel)
     if found["model"]["frontend"] and not found["model"]["endpoints"]:
@@ -194,10 +191,6 @@ def _shown_target(target: Answer) -> str:
     end = f"{socket_address(target['address'], target['port'])}/{target['protocol']}"
     port = f":{target['port_name']}" if target["port_name"] else ""
     return f"{end}, {target['type']} of {target['service']}{port}" if target["service"] else end
-
-
-def _step(step: Answer) -> str:
-    return " - ".join(filter(None, (step["verdict"], step["why"])))
 
 
 def _policy(kernel: Answer) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from ebpflb.cli.options import (
     output_option,
 )
 from ebpflb.cli.render import emit, has_colours, terminal_width
-from ebpflb.cli.table import Column, Table, size
+from ebpflb.cli.table import Column, TextTable, size
 from ebpflb.config.values import is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
@@ -121,10 +121,10 @@ _LINES_OF_THEIR_OWN = ("CLIENT", "SERVICE", "BACKEND")
 
 def flow_table(
     flows: Iterable[Flow | LostFlows], *, nodes: bool = False, colour: bool = False
-) -> Table[Flow]:
+) -> TextTable[Flow]:
     """`nodes`: name them."""
     columns = [each for each in COLUMNS if nodes or each.title != "NODE"]
-    return Table(
+    return TextTable(
         columns,
         (each if isinstance(each, Flow) else _missing(each, nodes=nodes) for each in flows),
         style=lambda flow: {"fg": _COLOURS.get(flow.verdict)} if colour else {},

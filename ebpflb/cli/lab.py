@@ -11,7 +11,7 @@ import click
 
 from ebpflb.cli.options import Output, output_option
 from ebpflb.cli.render import emit
-from ebpflb.cli.table import Column, Table
+from ebpflb.cli.table import Column, TextTable
 from ebpflb.errors import ProbeError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _show(labs: Sequence["Lab"], output: Output) -> None:
     emit([_as_dict(each) for each in labs], output, lambda: _lines(labs))
 
 
-def _lines(labs: Sequence["Lab"]) -> "Iterator[str | Table[MemberStatus]]":
+def _lines(labs: Sequence["Lab"]) -> "Iterator[str | TextTable[MemberStatus]]":
     from ebpflb.lab import state
 
     for each in labs:
@@ -130,7 +130,7 @@ def _lines(labs: Sequence["Lab"]) -> "Iterator[str | Table[MemberStatus]]":
         orphan = ", left by a process that was killed" if state.is_orphan(each.name) else ""
         place = f"{each.directory}{unfinished}{orphan}"
         yield f"lab {each.name}: {settings.cni}, {settings.family}, {place}"
-        yield Table(_MEMBERS, each.status())
+        yield TextTable(_MEMBERS, each.status())
 
 
 _MEMBERS: "Sequence[Column[MemberStatus]]" = (

@@ -10,7 +10,7 @@ from ebpflb.cli.options import Output, full_name, output_option, service_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit
 from ebpflb.cli.services import frontend_lines, frontends_of, plain_frontends
-from ebpflb.cli.table import Column, Table, size
+from ebpflb.cli.table import Column, TextTable, size
 from ebpflb.config.values import nearest, socket_address
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_maps(bpffs_root: str | None, output: Output) -> None:
     from ebpflb.dataplane.view.dump import map_fills
 
     fills = map_fills(open_pins(pin_root(bpffs_root))[1])
-    emit(fills, output, lambda: [Table(_MAPS, fills)])
+    emit(fills, output, lambda: [TextTable(_MAPS, fills)])
 
 
 @maps.command(
@@ -101,10 +101,10 @@ def dump(
         emit(plain_frontends(found), output, lambda: frontend_lines(found))
 
 
-def _raw_lines(raw: Mapping[str, "list[Element]"]) -> "Iterator[str | Table[Element]]":
+def _raw_lines(raw: Mapping[str, "list[Element]"]) -> "Iterator[str | TextTable[Element]]":
     for name, elements in raw.items():
         yield f"{name}: {len(elements)} {'entry' if len(elements) == 1 else 'entries'}"
-        yield Table(_RAW, elements)
+        yield TextTable(_RAW, elements)
 
 
 @click.command(
@@ -128,7 +128,7 @@ def conntrack(bpffs_root: str | None, output: Output) -> None:
     opened = open_pins(pin_root(bpffs_root))[1]
     flows, sockets = tracked_flows(opened), socket_counts(opened)
     found = [*(each._asdict() for each in flows), *(each._asdict() for each in sockets)]
-    emit(found, output, lambda: [Table(_ENTRIES, found)])
+    emit(found, output, lambda: [TextTable(_ENTRIES, found)])
 
 
 def _client(entry: Mapping[str, Any]) -> str:

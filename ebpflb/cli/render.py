@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import click
 
 from ebpflb.cli.options import Output
-from ebpflb.cli.table import Table, folded
+from ebpflb.cli.table import TextTable, folded
 
 Found = TypeVar("Found")
-Lines = Iterable[str | Table[Any]]
+Lines = Iterable[str | TextTable[Any]]
 PAUSE_SECONDS = 2.0
 _NARROWEST = 20
 

@@ -19,7 +19,7 @@ from ebpflb.cli.compact.frontends import (
 from ebpflb.cli.options import Output, chosen, list_options, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import show
-from ebpflb.cli.table import Column, Table
+from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
 from ebpflb.model.address import Address, format_address
 from ebpflb.words.scheduler import Scheduler
@@ -253,6 +253,6 @@ COLUMNS: "Sequence[Column[FrontendInForce]]" = (
 )
 
 
-def frontend_lines(found: "Iterable[FrontendInForce]") -> "list[Table[FrontendInForce]]":
+def frontend_lines(found: "Iterable[FrontendInForce]") -> "list[TextTable[FrontendInForce]]":
     """Frontends with their source ranges and backends."""
-    return [Table(COLUMNS, found, _below)]
+    return [TextTable(COLUMNS, found, _below)]

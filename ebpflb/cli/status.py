@@ -25,7 +25,7 @@ from ebpflb.cli.agent_client import (
 from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import show
-from ebpflb.cli.table import Column, Table, size
+from ebpflb.cli.table import Column, TextTable, size
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 from ebpflb.observe.health import rfc3339
@@ -169,7 +169,7 @@ def _loaded(root: Path) -> Loaded:
     )
 
 
-def _lines(found: Status) -> Iterator[str | Table[Any]]:
+def _lines(found: Status) -> Iterator[str | TextTable[Any]]:
     shown = "NOT served as it should be" if found.state == NOT_SERVED else found.shown
     yield f"Node: {shown}" if found.state == AGENT_DOWN else f"Node is {shown}"
     for problem in found.problems:
@@ -180,7 +180,7 @@ def _lines(found: Status) -> Iterator[str | Table[Any]]:
         yield from _loaded_lines(found.loaded)
 
 
-def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | Table[Any]]:
+def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable[Any]]:
     state = "in sync" if agent["in_sync"] else "not in sync"
     if seconds := agent["unread_seconds"]:
         state += f" with what it could read {seconds} s ago"
@@ -221,7 +221,7 @@ def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
         yield f"  no lookup table: {text}"
 
 
-def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | Table[Any]]:
+def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable[Any]]:
     """Nothing if the agent does not report it, because it is starting."""
     if chosen := agent.get("forwarding"):
         way = _WAYS.get(chosen["way"], chosen["way"])
@@ -234,7 +234,7 @@ def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | Table[Any]]:
         yield f"  XDP at {each['name']}: {each['mode'] or 'none, ' + each['why']}"
     if devices := agent.get("devices"):
         yield ""
-        yield Table(_DEVICES, _by_kind(devices))
+        yield TextTable(_DEVICES, _by_kind(devices))
 
 
 def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
@@ -270,18 +270,18 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:_NAMED_DEVICES])} ..."
 
 
-def _loaded_lines(loaded: Loaded) -> Iterator[str | Table[Any]]:
+def _loaded_lines(loaded: Loaded) -> Iterator[str | TextTable[Any]]:
     yield ""
     yield f"Loaded from {loaded.generation}, source {loaded.source_hash[:12]}"
     yield ""
-    yield Table(_HOOKS, loaded.hooks)
+    yield TextTable(_HOOKS, loaded.hooks)
     yield ""
-    yield Table(_MAPS, loaded.maps)
+    yield TextTable(_MAPS, loaded.maps)
     yield ""
-    yield Table(_FLOWS, loaded.flows.items())
+    yield TextTable(_FLOWS, loaded.flows.items())
     yield ""
     dropped = [(reason, count) for reason, count in loaded.dropped.items() if count]
-    yield Table(_DROPS, dropped or [("nothing", 0)])
+    yield TextTable(_DROPS, dropped or [("nothing", 0)])
 
 
 _DEVICES: Sequence[Column[Sequence[str]]] = (

@@ -47,11 +47,11 @@ class _Cells(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Generic[Row]):
+class TextTable(Generic[Row]):
     """Rows, each with the lines below it; a string is a line of its own.
 
-    style: of the cell under the title `styled`, or of a whole row and what is below it. block: the
-    lines of a row where the table is too wide, from its cells and the width.
+    style: of the cell under the title `styled`, or of all cells of a row and of what is below it.
+    block: the lines of a row where the table is too wide, from its cells and the width.
     """
 
     columns: Sequence[Column[Row]]
@@ -88,8 +88,10 @@ class Table(Generic[Row]):
             style = self.style(row)
             yield _Cells([column.cell(row) for column in columns], style)
             for part in self.parts(row):
-                cells = [column.part(part) for column in columns]
-                yield part if isinstance(part, str) else _Cells(cells, style)
+                if isinstance(part, str):
+                    yield part
+                else:
+                    yield _Cells([column.part(part) for column in columns], style)
 
 
 class _Layout:
@@ -97,7 +99,7 @@ class _Layout:
 
     def __init__(
         self,
-        table: Table[Any],
+        table: TextTable[Any],
         columns: Sequence[Column[Any]],
         rows: Sequence[_Cells],
         width: int | None,
@@ -113,9 +115,10 @@ class _Layout:
         for row in rows:
             self._widen(row.texts())
         cells = [row.cells for row in rows if not row.is_title]
-        self._right = [
-            each.right
-            or (bool(cells) and not each.wraps and all(_is_number(row[at]) for row in cells))
+        self._pads = [
+            str.rjust
+            if each.right or (not each.wraps and _has_numbers([row[at] for row in cells]))
+            else str.ljust
             for at, each in enumerate(columns)
         ]
         self._shown: Sequence[int] = range(len(columns))
@@ -139,13 +142,15 @@ class _Layout:
         pieces = [self._pieces(at, texts[at]) for at in self._shown]
         for line_of_each in zip_longest(*pieces, fillvalue=""):
             padded = [
-                self._styled(at, self._padded(at, text), row.style)
+                self._styled(at, self._pads[at](text, self._widths[at]), row.style)
                 for at, text in zip(self._shown, line_of_each, strict=True)
             ]
             for number, part in enumerate(self._parts):
                 line = self._table.gap.join(padded[part]).rstrip()
                 if line or not number:
-                    yield from self._folded(f"{_INDENT * bool(number)}{line}", row.style)
+                    line = f"{_INDENT * bool(number)}{line}"
+                    # A style is no text that fills the line.
+                    yield from [line] if row.style else folded(line, self._width)
 
     def _widen(self, texts: Sequence[str]) -> None:
         pairs = zip(self._widths, map(len, texts), strict=True)
@@ -179,23 +184,13 @@ class _Layout:
             return _wrapped(text, width)
         return [f"{text[:_MARK_WIDTH]}…{text[_MARK_WIDTH + 1 - width :]}"]
 
-    def _padded(self, at: int, cell: str) -> str:
-        return (str.rjust if self._right[at] else str.ljust)(cell, self._widths[at])
-
     def _styled(self, at: int, cell: str, style: Style) -> str:
-        is_styled = style and self._columns[at].title == self._table.styled
-        return click.style(cell, **style) if is_styled else cell
-
-    def _folded(self, line: str, style: Style) -> Iterator[str]:
-        if self._table.styled and style:
-            yield line
-            return
-        for each in folded(line, self._width):
-            yield click.style(each, **style) if style else each
+        is_styled = style and self._table.styled in ("", self._columns[at].title)
+        return click.style(cell, **style) if is_styled and cell.strip() else cell
 
 
-def _is_number(cell: object) -> bool:
-    return isinstance(cell, int) or cell in ("", "-")
+def _has_numbers(cells: Sequence[object]) -> bool:
+    return bool(cells) and all(isinstance(cell, int) or cell in ("", "-") for cell in cells)
 
 
 def _parts(widths: Sequence[int], gap: int, width: int) -> list[slice]:

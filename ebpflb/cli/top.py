@@ -130,19 +130,12 @@ class _Meter:
         self._before: TrafficSample | None = None
 
     def sample(self) -> Sample:
-        self.begin()
+        self.next()
         time.sleep(self.interval)
         return self.next()
 
-    @property
-    def has_begun(self) -> bool:
-        return self._before is not None
-
-    def begin(self) -> None:
-        self._before = self._sampler.sample()
-
     def next(self) -> Sample:
-        """The sample since the last call."""
+        """The sample since the last call; the first one is of no time."""
         from ebpflb.dataplane.view.rates import rates
 
         after = self._sampler.sample()
@@ -169,14 +162,11 @@ class _Screen:
 
         console = Console(highlight=False, markup=False)
         with keys() as press, Live(console=console, screen=True, auto_refresh=False) as live:
-            repeat(self._look, lambda _: self._show(live), partial(self._wait, live, press))
+            repeat(self._meter.next, partial(self._take, live), partial(self._wait, live, press))
 
-    def _look(self) -> None:
-        """Count what was carried since the last look; the first one only begins."""
-        if self._meter.has_begun:
-            self._services = self._meter.next().services
-        else:
-            self._meter.begin()
+    def _take(self, live: "Live", sample: Sample) -> None:
+        self._services = sample.services if sample.seconds else []
+        self._show(live)
 
     def _wait(self, live: "Live", press: KeyReader) -> bool:
         """Wait for the next sample; False if the user quits."""
@@ -215,22 +205,17 @@ def keys() -> Iterator[KeyReader]:
     the function only waits.
     """
     if not sys.stdin.isatty():
-        yield _pass
+        yield partial(_press, None)
         return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     try:
         tty.setcbreak(terminal)
-        yield lambda seconds: _press(terminal, seconds)
+        yield partial(_press, terminal)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _press(terminal: int, seconds: float) -> str:
-    ready, _, _ = select.select([terminal], [], [], max(seconds, 0))
-    return os.read(terminal, 1).decode(errors="replace") if ready else ""
-
-
-def _pass(seconds: float) -> str:
-    select.select([], [], [], max(seconds, 0))
-    return ""
+def _press(terminal: int | None, seconds: float) -> str:
+    ready, _, _ = select.select([] if terminal is None else [terminal], [], [], max(seconds, 0))
+    return os.read(ready[0], 1).decode(errors="replace") if ready else ""

@@ -7,7 +7,7 @@ import click
 
 from ebpflb.cli.options import options
 from ebpflb.cli.render import has_colours
-from ebpflb.cli.table import Column, Table
+from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import near, socket_address
 from ebpflb.errors import ConfigError
 from ebpflb.model.ejection import EjectionState
@@ -190,7 +190,7 @@ def top_lines(
     every: bool,
     is_wide: bool = False,
     columns: Sequence[Column[ServiceRate]] = COLUMNS,
-) -> Iterator[str | Table[ServiceRate]]:
+) -> Iterator[str | TextTable[ServiceRate]]:
     """A row for each Service port, and one for each backend if `backends`; how many are not shown.
 
     A `!` before the name marks a Service in trouble. `every`: also idle ones. `is_wide`: pods with
@@ -200,7 +200,7 @@ def top_lines(
         columns = [each._replace(part=_long_label) if each.cut else each for each in columns]
     found = without_idle(services, every=every)
     style = _TROUBLE if has_colours() else {}
-    yield Table(
+    yield TextTable(
         columns,
         found,
         lambda service: service.backends if backends else (),

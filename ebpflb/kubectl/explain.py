@@ -29,7 +29,7 @@ from ebpflb.cli.explain_text import (
 )
 from ebpflb.cli.options import Output, name_namespace_option, output_option
 from ebpflb.cli.render import emit, terminal_width
-from ebpflb.cli.table import Column, Table, visible
+from ebpflb.cli.table import Column, TextTable, visible
 from ebpflb.config.values import socket_address
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.access import NONSENSE
@@ -183,14 +183,12 @@ class Printed:
 
 def row_of(answer: Mapping[str, Any]) -> MatrixRow:
     chances = {
-        socket_address(each["address"], each["port"]): _cell(each)
+        socket_address(each["address"], each["port"]): (
+            f"{each['chance']:.0%}{' !' if problem(each) else ''}"
+        )
         for each in possible_backends(answer["kernel"])
     }
     return MatrixRow(headline(answer), answer["agree"], chances)
-
-
-def _cell(backend: Mapping[str, Any]) -> str:
-    return f"{backend['chance']:.0%}{' !' if problem(backend) else ''}"
 
 
 def on(nodes: Iterable[str]) -> str:
@@ -214,7 +212,7 @@ def differing(every: Sequence[Printed], output: Output) -> str:
         else:
             rows.append([each])
     nodes = {node for each in every for node in each.nodes}
-    table = Table(list(_columns(rows)), rows).lines(terminal_width(output))
+    table = TextTable(list(_columns(rows)), rows).lines(terminal_width(output))
     parts = [f"{on(nodes)}, whose answers differ:", "\n".join(table)]
     for row in rows:
         parts += _texts(row, is_wide=output == "wide")
@@ -228,14 +226,14 @@ def _columns(rows: Iterable[Sequence[Printed]]) -> Iterator[Column[list[Printed]
         yield Column(name, partial(_chance, name))
 
 
+def _chance(name: str, row: Sequence[Printed]) -> str:
+    return row[0].row.chances.get(name, "-")
+
+
 def _outcome(row: Sequence[Printed]) -> str:
     found = row[0].row
     differs = ", kernel and model differ" * (found.agree is False)
     return f"{found.headline[0].rstrip(':')}{differs}"
-
-
-def _chance(name: str, row: Sequence[Printed]) -> str:
-    return row[0].row.chances.get(name, "-")
 
 
 def _texts(row: Sequence[Printed], *, is_wide: bool) -> Iterator[str]:

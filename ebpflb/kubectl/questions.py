@@ -133,12 +133,8 @@ def _from_outside(
 
 def _external_addresses(service: Object) -> list[str]:
     ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
-    return [*(each["ip"] for each in ingress if "ip" in each), *_external_ips(service)]
-
-
-def _external_ips(service: Object) -> Sequence[str]:
-    found: Sequence[str] = service["spec"].get("externalIPs") or ()
-    return found
+    external = service["spec"].get("externalIPs") or ()
+    return [*(each["ip"] for each in ingress if "ip" in each), *external]
 
 
 def _of_family(addresses: Iterable[str], family: Family) -> list[str]:

@@ -21,7 +21,7 @@ from ebpflb.cli.compact.frontends import (
     rows_decoder,
 )
 from ebpflb.cli.options import Output, chosen, list_options, watch_option
-from ebpflb.cli.table import Column, Table
+from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.model.plan import IfEmpty
@@ -98,8 +98,14 @@ def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> Non
     """List the frontends, and where nodes disagree about them."""
     namespace, name = chosen(given, cluster.namespace)
     only = [f"--service={name}"] if name else [f"--namespace={namespace}"] if namespace else []
-    look, lines = partial(_look, cluster, only), partial(_lines, is_wide=output == "wide")
-    frontends = cluster.show(look, lines, output, watch=watch, plain=_plain)
+    below = partial(_below, is_wide=output == "wide")
+    frontends = cluster.show(
+        partial(_look, cluster, only),
+        lambda found: [TextTable(COLUMNS, found, below)],
+        output,
+        watch=watch,
+        plain=_plain,
+    )
     if any(each.is_disputed for each in frontends):
         cluster.exit_status = 1
 
@@ -179,12 +185,6 @@ def _plain(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, Any]]:
         }
         for each in frontends
     ]
-
-
-def _lines(
-    frontends: Iterable[FrontendOfCluster], *, is_wide: bool
-) -> list[Table[FrontendOfCluster]]:
-    return [Table(COLUMNS, frontends, partial(_below, is_wide=is_wide))]
 
 
 def _below(each: FrontendOfCluster, *, is_wide: bool) -> Iterator[str]:

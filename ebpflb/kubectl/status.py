@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ebpflb.cli.options import Output, output_option, watch_option
-from ebpflb.cli.table import Column, Table
+from ebpflb.cli.table import Column, TextTable
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
@@ -112,8 +112,8 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
     )
 
 
-def _lines(nodes: Sequence[NodeStatus]) -> Iterator[str | Table[NodeStatus]]:
-    yield Table(COLUMNS, nodes)
+def _lines(nodes: Sequence[NodeStatus]) -> Iterator[str | TextTable[NodeStatus]]:
+    yield TextTable(COLUMNS, nodes)
     yield from _problem_lines(nodes)
 
 

@@ -59,6 +59,8 @@ def test_json_has_it_all(node):
     assert shown["findings"] == [
         {"severity": "error", "check": "sysctls", "where": "x", "what": "is 0", "advice": "set it"}
     ]
+    lines = run("-o", "jsonl", status=1).splitlines()
+    assert [json.loads(line) for line in lines] == shown["findings"]
 
 
 def test_without_an_agent_the_environment_says_which_devices(node, monkeypatch, tmp_path):

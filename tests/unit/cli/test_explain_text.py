@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebpflb.cli.explain_text import Outcome, exit_status, outcome_of, rendered, show
+from ebpflb.cli.explain_text import Outcome, exit_status, outcome_of, rendered
 from tests.unit.cli.explained import DEAD, FRONTEND, answered, backend
 
 FLOW = {
@@ -21,7 +21,7 @@ DYING, UNUSED = backend(trouble=DEAD), backend(trouble=DEAD, chance=0.0)
 
 def shown(capsys, monkeypatch, found):
     monkeypatch.setenv("COLUMNS", "200")
-    show(found)
+    print(rendered(found))
     return capsys.readouterr().out.splitlines()
 
 
@@ -147,5 +147,5 @@ def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):
 
 
 def test_a_name_does_not_reach_the_terminal_as_a_command(capsys):
-    show(answered() | {"note": "of \x1b]0;mine"})
+    print(rendered(answered() | {"note": "of \x1b]0;mine"}))
     assert "\x1b" not in capsys.readouterr().out

@@ -264,3 +264,23 @@ def test_the_compact_answer_has_a_row_for_each_port(maps):
 def test_jsonl_has_a_line_for_each_service_port(maps):
     lines = run("-o", "jsonl", "--sort", "name").splitlines()
     assert [json.loads(line)["service"] for line in lines] == ["empty", "web"]
+
+
+def test_the_live_table_counts_again_until_q_is_pressed(maps, terminal, screen, monkeypatch):
+    looks, known = [], command.Sample
+
+    def counted(seconds, services):
+        looks.append(seconds)
+        # Both would be lost before the terminal passes single keys on.
+        os.write(terminal, {2: b"i", 3: b"q"}.get(len(looks), b""))
+        return known(seconds, services)
+
+    monkeypatch.setattr(command, "Sample", counted)
+    monkeypatch.setenv("TERM", "xterm")
+    with screen(100) as shown:
+        main(["top", "--interval", "0.1"], standalone_mode=False)
+    assert (len(looks), looks[0]) == (3, 0)
+    _, *pictures = shown.text.split("\x1b[?25l\x1b[H")[1].split("\x1b[H")
+    states = [" ".join(each.split()[:2]) for each in shown.text.split("\x1b[H")[2:]]
+    assert states == ["counting, 0.1", "1 Service", "2 Service", "2 Service"]
+    assert "\x1b[1;31m! default/empty" in pictures[-1]
