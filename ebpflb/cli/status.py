@@ -25,7 +25,7 @@ from ebpflb.cli.agent_client import (
 from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import show
-from ebpflb.cli.table import Column, TextTable, size
+from ebpflb.cli.table import Column, TextTable, positions, size
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
 from ebpflb.observe.health import rfc3339
@@ -234,7 +234,7 @@ def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable[Any]]:
         yield f"  XDP at {each['name']}: {each['mode'] or 'none, ' + each['why']}"
     if devices := agent.get("devices"):
         yield ""
-        yield TextTable(_DEVICES, _by_kind(devices))
+        yield TextTable(positions("DEVICES", "KIND", "WHY"), _by_kind(devices))
 
 
 def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
@@ -278,17 +278,13 @@ def _loaded_lines(loaded: Loaded) -> Iterator[str | TextTable[Any]]:
     yield ""
     yield TextTable(_MAPS, loaded.maps)
     yield ""
-    yield TextTable(_FLOWS, loaded.flows.items())
+    flows = [(_FLOW_TABLES[name], used) for name, used in loaded.flows.items()]
+    yield TextTable(positions("FLOWS", "ENTRIES"), flows)
     yield ""
     dropped = [(reason, count) for reason, count in loaded.dropped.items() if count]
-    yield TextTable(_DROPS, dropped or [("nothing", 0)])
+    yield TextTable(positions("DROPPED, REFUSED", "COUNT"), dropped or [("nothing", 0)])
 
 
-_DEVICES: Sequence[Column[Sequence[str]]] = (
-    Column("DEVICES", lambda each: each[0]),
-    Column("KIND", lambda each: each[1]),
-    Column("WHY", lambda each: each[2]),
-)
 _HOOKS: "Sequence[Column[Attachment]]" = (
     Column("HOOK", lambda each: each.hook),
     Column("AT", lambda each: each.place or "(gone)"),
@@ -299,12 +295,4 @@ _MAPS: "Sequence[Column[MapFill]]" = (
     Column("USED", lambda each: each.used),
     Column("MAX", lambda each: each.max),
     Column("MEMORY", lambda each: size(each.memory)),
-)
-_FLOWS: Sequence[Column[tuple[str, int]]] = (
-    Column("FLOWS", lambda each: _FLOW_TABLES[each[0]]),
-    Column("ENTRIES", lambda each: each[1]),
-)
-_DROPS: Sequence[Column[tuple[str, int]]] = (
-    Column("DROPPED, REFUSED", lambda each: each[0]),
-    Column("COUNT", lambda each: each[1]),
 )

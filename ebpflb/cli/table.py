@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import click
@@ -37,13 +38,17 @@ class Column(NamedTuple, Generic[Row]):
     wraps: bool = False
 
 
-class _Cells(NamedTuple):
-    cells: Sequence[object]
-    style: Style
-    is_title: bool = False
+def positions(*titles: str) -> list[Column[Any]]:
+    """Columns of rows that are tuples of cells."""
+    return [Column(title, itemgetter(at)) for at, title in enumerate(titles)]
 
-    def texts(self) -> list[str]:
-        return [visible(str(cell)) for cell in self.cells]
+
+class _Cells:
+    __slots__ = ("cells", "is_title", "style", "texts")
+
+    def __init__(self, cells: Sequence[object], style: Style, *, is_title: bool = False) -> None:
+        self.cells, self.style, self.is_title = cells, style, is_title
+        self.texts: list[str] = [visible(str(cell)) for cell in cells]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class _Layout:
             for each in columns
         ]
         for row in rows:
-            self._widen(row.texts())
+            self._widen(row.texts)
         cells = [row.cells for row in rows if not row.is_title]
         self._pads = [
             str.rjust
@@ -131,7 +136,7 @@ class _Layout:
         self._block = table.block if width is not None and width < needed else None
 
     def lines(self, row: _Cells) -> Iterator[str]:
-        texts = row.texts()
+        texts = row.texts
         if self._grows:
             self._widen(texts)
         if self._block:

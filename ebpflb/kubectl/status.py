@@ -113,18 +113,8 @@ def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
 
 
 def _lines(nodes: Sequence[NodeStatus]) -> Iterator[str | TextTable[NodeStatus]]:
+    """The table, and then each problem with the nodes that have it."""
     yield TextTable(COLUMNS, nodes)
-    yield from _problem_lines(nodes)
-
-
-def _drops(drops: Mapping[str, int] | None) -> str:
-    if drops is None:
-        return "-"
-    chief = max(drops, key=lambda reason: drops[reason], default="")
-    return f"{sum(drops.values())} {chief.replace('_', ' ')}".strip()
-
-
-def _problem_lines(nodes: Sequence[NodeStatus]) -> Iterator[str]:
     by_problem = defaultdict[str, list[str]](list)
     for node in nodes:
         for problem in node.problems:
@@ -133,6 +123,13 @@ def _problem_lines(nodes: Sequence[NodeStatus]) -> Iterator[str]:
         yield ""
     for problem, names in sorted(by_problem.items()):
         yield f"{some(names)}: {problem}"
+
+
+def _drops(drops: Mapping[str, int] | None) -> str:
+    if drops is None:
+        return "-"
+    chief = max(drops, key=lambda reason: drops[reason], default="")
+    return f"{sum(drops.values())} {chief.replace('_', ' ')}".strip()
 
 
 def _known(value: object) -> object:
