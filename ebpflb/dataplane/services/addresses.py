@@ -18,7 +18,7 @@ from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.layout.enums import AddrFlag, FrontendTypeCode
-from ebpflb.dataplane.layout.records import AddrRecord, DescRecord
+from ebpflb.dataplane.layout.records import AddrRecord, DescRecord, pack_index
 from ebpflb.dataplane.layout.structs import LbDest, packed_format
 from ebpflb.dataplane.services.mirror import Mirror
 from ebpflb.dataplane.services.slots import Indices, NoRoomError
@@ -265,7 +265,7 @@ class Addresses:
             self._states.set(self._index[address], AddrRecord(wanted, address).pack())
             self._filter.add_address(address, wanted)
         self._states.flush()
-        new = [(bytes(key), self._index[key].to_bytes(4, byteorder)) for key in self._unwritten]
+        new = [(bytes(key), pack_index(self._index[key])) for key in self._unwritten]
         self._map.update_batch(new)
         for address in self._touched:
             self._name(address)

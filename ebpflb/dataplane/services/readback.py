@@ -16,6 +16,7 @@ from ebpflb.dataplane.layout.records import (
     BackendRecord,
     DescRecord,
     SocketRecord,
+    pack_index,
     pack_pod_key,
     unpack_name,
 )
@@ -149,7 +150,7 @@ def _repair(state: MapState, frontends: Mapping[bytes, int], names: Mapping[int,
     _clear_words(state)
     _clear_backends(state)
     nameless = [identity for identity in names if identity not in state.ports]
-    state.maps["lb_names"].delete_batch([name.to_bytes(4, byteorder) for name in nameless])
+    state.maps["lb_names"].delete_batch(list(map(pack_index, nameless)))
     _repair_addresses(state)
 
 

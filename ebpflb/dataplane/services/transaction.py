@@ -9,7 +9,6 @@ touched but retired, with one exception: the flags of a backend, a single byte, 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.libc import order_writes
@@ -22,6 +21,7 @@ from ebpflb.dataplane.layout.records import (
     DescRecord,
     SocketRecord,
     pack_failures,
+    pack_index,
     pack_pod_key,
 )
 from ebpflb.dataplane.services.map_state import MapState, Port
@@ -61,21 +61,21 @@ class Transaction:
         state = self._state
         self._clear_counters(staged)
         counts = [
-            (_key(index), count) for service in staged for index, count in service.open_counts
+            (pack_index(index), count) for service in staged for index, count in service.open_counts
         ]
         state.maps["lb_open"].update_batch(counts)
         for service in staged:
             for index, record in service.backends:
                 state.backends.set(index, record)
         state.backends.flush()
-        pods = [(key, _key(index)) for service in staged for index, key in service.new_here]
+        pods = [(key, pack_index(index)) for service in staged for index, key in service.new_here]
         state.maps["lb_pods_here"].update_batch(pods)
         for service in staged:
             for place, content in service.slots:
                 state.slots.set_span(place.base, content)
         state.slots.flush()
         state.source_ranges.write(each for service in staged for each in service.source_ranges)
-        names = [(_key(index), name) for service in staged for index, name in service.names]
+        names = [(pack_index(index), name) for service in staged for index, name in service.names]
         state.maps["lb_names"].update_batch(names)
         for service in staged:
             for _, index, record in service.descs:
@@ -90,13 +90,13 @@ class Transaction:
         self._clear("lb_count_front", (index for index in frontends if used_before[index]))
         self._clear("lb_count_back", (i for service in staged for i in service.reused_backends))
         failures = [each for service in staged for each in service.failures]
-        counts = [(_key(index), pack_failures(in_a_row)) for index, in_a_row in failures]
+        counts = [(pack_index(index), pack_failures(in_a_row)) for index, in_a_row in failures]
         self._state.maps["lb_failures"].update_batch(counts)
 
     def _clear(self, name: str, indices: Iterable[int]) -> None:
         counters = self._state.maps[name]
         zero = bytes(counters.value_size)
-        counters.update_batch([(_key(index), zero) for index in indices])
+        counters.update_batch([(pack_index(index), zero) for index in indices])
 
     def _commit(self, staged: Sequence[Staged]) -> None:
         state = self._state
@@ -109,7 +109,9 @@ class Transaction:
             for frontend, index, record in service.descs:
                 self._replace_desc(frontend, index, DescRecord.unpack(record))
         state.current.flush()
-        new = [(key, _key(index)) for service in staged for index, key in service.new_frontends]
+        new = [
+            (key, pack_index(index)) for service in staged for index, key in service.new_frontends
+        ]
         state.maps["lb_frontends"].update_batch(new)
 
     def _keep(self, port: Port, kept: frozenset[int], here: frozenset[int]) -> None:
@@ -214,11 +216,7 @@ class Transaction:
         state = self._state
         touched = self._touched.values()
         empty = [port for port in touched if not port.frontends and not port.kept]
-        state.maps["lb_names"].delete_batch([_key(port.identity) for port in empty])
+        state.maps["lb_names"].delete_batch([pack_index(port.identity) for port in empty])
         for port in empty:
             state.remove_port(port)
         state.names_left += len(empty)
-
-
-def _key(index: int) -> bytes:
-    return index.to_bytes(4, byteorder)
