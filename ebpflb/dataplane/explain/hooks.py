@@ -13,7 +13,7 @@ from ebpflb.dataplane.explain.choice import (
     in_source_ranges,
     rewrite,
 )
-from ebpflb.dataplane.explain.known_flow import known_flow
+from ebpflb.dataplane.explain.known_flow import HOOKS, known_flow
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key, is_own_host
 from ebpflb.dataplane.explain.steps import (
     LISTENER,
@@ -34,7 +34,6 @@ from ebpflb.dataplane.layout.enums import (
     DeviceKind,
     DropReason,
     FrontendTypeCode,
-    Hook,
     NetnsFlag,
     SettingFlag,
 )
@@ -47,11 +46,6 @@ from ebpflb.words.connections import Fate
 
 # Larger than the numbers of clients' bits.
 _NO_TRIER = 64
-_HOOKS = {
-    ClientKind.HOST: Hook.LB_HOOK_HOST_EGRESS,
-    ClientKind.POD: Hook.LB_HOOK_POD_INGRESS,
-    ClientKind.OUTSIDE: Hook.LB_HOOK_HOST_INGRESS,
-}
 
 
 class _Pod(NamedTuple):
@@ -289,7 +283,7 @@ def _select(packet: _Packet, place: str, side: ClientSide, desc: DescRecord) -> 
     source = _source(packet)
     if not in_source_ranges(packet.lookups, desc, source):
         return ended(place, desc, DropReason.LB_DROP_SOURCE_RANGE, side)
-    bit = packet.lookups.client_bit(desc, source, _HOOKS[packet.client.kind])
+    bit = packet.lookups.client_bit(desc, source, HOOKS[packet.client.kind])
     hashed = Hashed(source, packet.client.port or None, bit)
     choice = choose(packet.lookups, desc, side, source, hashed)
     if choice.reason:

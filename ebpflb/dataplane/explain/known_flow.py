@@ -4,23 +4,22 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
-from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.explain.lookups import IndexedBackend, Lookups, seconds_since
 from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Rewrite
 from ebpflb.dataplane.flows.conntrack import (
     FLOW_TABLES,
-    PROTOCOL_AT,
     UDP_TABLES,
     End,
     flow_key,
+    is_udp,
     reverse,
 )
 from ebpflb.dataplane.flows.timeouts import udp_timeout
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
-from ebpflb.dataplane.layout.records import BackendRecord
+from ebpflb.dataplane.layout.records import BackendRecord, pack_index
 from ebpflb.dataplane.layout.structs import (
     LbConnection,
     LbConnPlace,
@@ -35,11 +34,12 @@ from ebpflb.words.connections import Fate
 
 _USABLE = BackendFlag.LB_BACKEND_USABLE
 _SERVING = _USABLE | BackendFlag.LB_BACKEND_SERVING
-_HOOKS = {
+HOOKS = {
     ClientKind.HOST: Hook.LB_HOOK_HOST_EGRESS,
     ClientKind.POD: Hook.LB_HOOK_POD_INGRESS,
     ClientKind.OUTSIDE: Hook.LB_HOOK_HOST_INGRESS,
 }
+"""Where tc translates what a client opens."""
 
 
 class KnownFlow(NamedTuple):
@@ -108,7 +108,7 @@ def known_flow(lookups: Lookups, client: Client, target: FrontendKey) -> KnownFl
             Fate.PASSES, "belongs to another NAT or a process of this node: not translated"
         )
     record = _current_backend(lookups, key, entry)
-    is_here = entry.hook == _HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
+    is_here = entry.hook == HOOKS[client.kind] and entry.direction == Direction.LB_DIR_ORIGINAL
     if not is_here or record is None:
         return None
     candidate = Candidate(IndexedBackend(entry.backend, record), 1.0, _rewrite(entry))
@@ -120,12 +120,8 @@ def _key(client: Client, target: FrontendKey) -> bytes:
     return flow_key(source, destination, target.protocol)
 
 
-def _is_udp(key: bytes) -> bool:
-    return key[PROTOCOL_AT] == Protocol.UDP
-
-
 def _lookup(maps: MapSet, key: bytes) -> LbConntrack | None:
-    for name in UDP_TABLES if _is_udp(key) else FLOW_TABLES:
+    for name in UDP_TABLES if is_udp(key) else FLOW_TABLES:
         value = maps[name].lookup(key)
         if value:
             return LbConntrack.from_buffer_copy(value)
@@ -140,7 +136,7 @@ def _current_backend(lookups: Lookups, key: bytes, entry: LbConntrack) -> Backen
     has_dsr = bool(entry.flags & CtFlag.LB_CT_DSR)
     if peer is None and not (has_dsr or entry.whole_state & CtState.LB_CT_ESTABLISHED):
         return None
-    if _is_udp(key):
+    if is_udp(key):
         return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
     ends = CtState.LB_CT_CLOSED | CtState.LB_CT_PEER_FIN * has_dsr
     is_over = entry.whole_state & ends and not _is_retried(entry, peer)
@@ -162,7 +158,7 @@ def _is_idle(lookups: Lookups, entry: LbConntrack, peer: LbConntrack | None) -> 
 
 
 def _backend(lookups: Lookups, entry: LbConntrack, flags: BackendFlag) -> BackendRecord | None:
-    value = lookups.maps["lb_backends"].lookup(entry.backend.to_bytes(4, byteorder))
+    value = lookups.maps["lb_backends"].lookup(pack_index(entry.backend))
     record = BackendRecord.unpack(value) if value else None
     same = record and record.generation == entry.generation and record.flags & flags
     return record if same else None
@@ -200,14 +196,10 @@ def tracked_flows(maps: MapSet) -> list[TrackedFlow]:
             key.dport,
             *(view.backend, view.backend_port, view.age, view.silent),
         )
-        for key, entry, view in _views(maps)
+        for key, entry in _originals(maps)
         if entry.hook != Hook.LB_HOOK_RESERVED
+        for view in [_view(key, entry)]
     )
-
-
-def _views(maps: MapSet) -> Iterator[tuple[LbTuple, LbConntrack, ExistingFlow]]:
-    for key, entry in _originals(maps):
-        yield key, entry, _view(key, entry)
 
 
 def _originals(maps: MapSet, begin: bytes = b"") -> Iterator[tuple[LbTuple, LbConntrack]]:

@@ -17,7 +17,6 @@ from ebpflb.dataplane.layout.enums import (
     DeviceFlag,
     DeviceKind,
     Hook,
-    NetnsFlag,
     SettingFlag,
 )
 from ebpflb.dataplane.layout.records import (
@@ -29,6 +28,7 @@ from ebpflb.dataplane.layout.records import (
     SocketRecord,
     Subnet,
     frontend_key_of,
+    pack_index,
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import (
@@ -38,7 +38,6 @@ from ebpflb.dataplane.layout.structs import (
     LbDest,
     LbDevice,
     LbFailures,
-    LbNetns,
     LbServiceNets,
     LbSettings,
     LbUplink,
@@ -99,7 +98,7 @@ class Lookups:
     def addr_flags_in_place(self, address: Address) -> AddrFlag:
         """The same without lb_addrs; 0 if another address has the same index."""
         known = self._dest(fold(address)).known
-        value = self.maps["lb_addr_flags"].lookup(_u32(known - 1)) if known else None
+        value = self.maps["lb_addr_flags"].lookup(pack_index(known - 1)) if known else None
         state = AddrRecord.unpack(value) if value else None
         return AddrFlag(state.flags if state and state.address == address else 0)
 
@@ -131,7 +130,7 @@ class Lookups:
         wanted = SocketRecord(*key).pack()
         index = self.maps["lb_frontends"].lookup(wanted)
         word = self.maps["lb_current"].lookup(index) if index else None
-        value = self.maps["lb_descs"].lookup(_u32(_number(word))) if word else None
+        value = self.maps["lb_descs"].lookup(pack_index(_number(word))) if word else None
         desc = DescRecord.unpack(value) if value else None
         return desc if desc and desc.frontend == wanted else None
 
@@ -152,7 +151,7 @@ class Lookups:
         return int(self._dest(int.from_bytes(address[14:], "big")).flags)
 
     def _dest(self, index: int) -> LbDest:
-        return LbDest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(_u32(index)) or b"")
+        return LbDest.from_buffer_copy(self.maps["lb_dest_filter"].lookup(pack_index(index)) or b"")
 
     def backends(self, slots: SlotRange) -> tuple[IndexedBackend, ...]:
         """The backends of a range, in the order of its slots."""
@@ -161,7 +160,7 @@ class Lookups:
 
     def backend_at(self, slot: int) -> IndexedBackend | None:
         """The backend in a slot."""
-        index = self.maps["lb_slots"].lookup(_u32(slot)) or _ZERO
+        index = self.maps["lb_slots"].lookup(pack_index(slot)) or _ZERO
         value = self.maps["lb_backends"].lookup(index)
         return IndexedBackend(_number(index), BackendRecord.unpack(value)) if value else None
 
@@ -202,7 +201,7 @@ class Lookups:
         """Whether a backend accepts a new connection, now: see lb_trial_admits()."""
         if not backend.record.flags & TRIAL:
             return True
-        value = self.maps["lb_failures"].lookup(_u32(backend.map_index))
+        value = self.maps["lb_failures"].lookup(pack_index(backend.map_index))
         counted = LbFailures.from_buffer_copy(value) if value else LbFailures()
         if not counted.in_a_row:
             return True
@@ -218,14 +217,9 @@ class Lookups:
         """Whether it is another node or one of its known pods (dsr.h)."""
         return any(self.maps[name].lookup(client) for name in ("lb_peers", "lb_pod_nodes"))
 
-    def netns_flags(self, cookie: int) -> NetnsFlag:
-        """The flags of a network namespace in lb_netns; 0 if it has no entry."""
-        value = self.maps["lb_netns"].lookup(cookie.to_bytes(8, byteorder))
-        return NetnsFlag(LbNetns.from_buffer_copy(value).flags if value else 0)
-
     def device(self, ifindex: int) -> LbDevice | None:
         """A device with ebpflb's programs."""
-        value = self.maps["lb_devices"].lookup(_u32(ifindex))
+        value = self.maps["lb_devices"].lookup(pack_index(ifindex))
         return LbDevice.from_buffer_copy(value) if value else None
 
     def masquerade_source(self, ifindex: int, next_hop: Address) -> Address | None:
@@ -233,7 +227,7 @@ class Lookups:
 
         next_hop: the destination itself if the next hop is link-local.
         """
-        value = self.maps["lb_uplinks"].lookup(_u32(ifindex % UPLINKS))
+        value = self.maps["lb_uplinks"].lookup(pack_index(ifindex % UPLINKS))
         uplink = LbUplink.from_buffer_copy(value) if value else None
         found = uplink if uplink and uplink.ifindex == ifindex else self._host_device(ifindex)
         if found is None:
@@ -275,7 +269,7 @@ class Lookups:
 
     def name_of(self, desc: DescRecord) -> ServicePortName | None:
         """The Service port of a frontend."""
-        value = self.maps["lb_names"].lookup(_u32(desc.service))
+        value = self.maps["lb_names"].lookup(pack_index(desc.service))
         protocol = desc.protocol
         return unpack_name(value, protocol) if value else None
 
@@ -304,10 +298,6 @@ def seconds_since(moment: int) -> float:
 def backend_key(record: BackendRecord) -> FrontendKey:
     """The address, port and protocol of a backend."""
     return frontend_key_of(record.socket)
-
-
-def _u32(value: int) -> bytes:
-    return value.to_bytes(4, byteorder)
 
 
 def _number(value: bytes | None) -> int:

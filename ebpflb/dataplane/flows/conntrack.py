@@ -7,7 +7,7 @@ Each flow has one entry per direction. structs.Conntrack has all fields of an en
 from collections.abc import Iterator
 from ctypes import sizeof
 
-from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.kernel.maps import MapSet, used
 from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction
 from ebpflb.dataplane.layout.structs import LbConntrack, LbTuple, packed_format
 from ebpflb.model.address import Address, Protocol
@@ -59,6 +59,11 @@ def addresses_of(key: bytes) -> tuple[Address, Address]:
     return Address(key[:16]), Address(key[16:32])
 
 
+def is_udp(key: bytes) -> bool:
+    """Whether it is of a UDP flow."""
+    return key[PROTOCOL_AT] == Protocol.UDP
+
+
 def destination_port(key: bytes) -> int:
     """In the original direction: the port of the frontend."""
     return int.from_bytes(key[_DESTINATION_PORT_AT : _DESTINATION_PORT_AT + 2], "big")
@@ -83,7 +88,7 @@ def open_flows(values: bytes) -> list[tuple[bytes, int]]:
 def is_full(maps: MapSet) -> bool:
     """Whether lb_conntrack may be too full for a newly established flow. MapError."""
     table = maps["lb_conntrack"]
-    return sum(chunk.size for chunk in table.chunks()) >= _FULL * table.max_entries
+    return used(table) >= _FULL * table.max_entries
 
 
 def lives(values: bytes) -> Iterator[tuple[bytes, int, int, int, int]]:

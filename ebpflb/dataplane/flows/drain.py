@@ -6,11 +6,10 @@ from collections.abc import Callable
 from itertools import chain
 
 from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
-from ebpflb.dataplane.flows.conntrack import PROTOCOL_AT, lives, open_flows
-from ebpflb.dataplane.kernel.maps import BpfMap, MapSet, split_chunks
+from ebpflb.dataplane.flows.conntrack import is_udp, lives, open_flows
+from ebpflb.dataplane.kernel.maps import MapSet, split_chunks
 from ebpflb.dataplane.layout.enums import CtState
 from ebpflb.dataplane.layout.records import AddrRecord
-from ebpflb.model.address import Protocol
 
 _LOOK_SECONDS = 0.2
 # A handshake in progress is not in a table of established flows yet.
@@ -38,7 +37,8 @@ def drain(
     claims.claim(_every)
     began = clock()
     while True:
-        _forget_ended(maps["lb_ct_short"])
+        short = maps["lb_ct_short"]
+        short.delete_batch([key for key, value in split_chunks(short) if _has_ended(value)])
         sleep(_LOOK_SECONDS)
         while claims.step(_every):
             pass
@@ -59,10 +59,6 @@ def _take_frontends_away(maps: MapSet) -> None:
     frontends.delete_batch([key for key, _ in frontends.items()])
 
 
-def _forget_ended(table: BpfMap) -> None:
-    table.delete_batch([key for key, value in split_chunks(table) if _has_ended(value)])
-
-
 def _has_ended(value: bytes) -> bool:
     ((*_, state, other_state),) = lives(value)
     return bool((state | other_state) & CtState.LB_CT_CLOSED)
@@ -70,9 +66,5 @@ def _has_ended(value: bytes) -> bool:
 
 def _open_flows(maps: MapSet) -> int:
     values = (chunk.values for chunk in maps["lb_conntrack"].chunks())
-    tunneled = (value for key, value in split_chunks(maps["lb_ct_dsr"]) if not _is_udp(key))
+    tunneled = (value for key, value in split_chunks(maps["lb_ct_dsr"]) if not is_udp(key))
     return sum(len(open_flows(each)) for each in chain(values, tunneled))
-
-
-def _is_udp(key: bytes) -> bool:
-    return key[PROTOCOL_AT] == Protocol.UDP

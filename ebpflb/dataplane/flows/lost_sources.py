@@ -8,11 +8,11 @@ connection waits, and continues if the address returns, as after a link was down
 
 from collections.abc import Collection, Iterator
 
-from ebpflb.dataplane.flows.conntrack import KEY_SIZE, PROTOCOL_AT, UDP_TABLES, reverse
+from ebpflb.dataplane.flows.conntrack import KEY_SIZE, UDP_TABLES, is_udp, reverse
 from ebpflb.dataplane.kernel.maps import Chunk, MapSet
 from ebpflb.dataplane.layout.enums import CtFlag, Direction
 from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
-from ebpflb.model.address import Address, Protocol
+from ebpflb.model.address import Address
 
 _NAT = packed_format(LbConntrack, "to", "direction", "flags")
 # Plain ints: enum members are slower to compare.
@@ -40,5 +40,5 @@ def _found(chunk: Chunk, lost: Collection[Address]) -> Iterator[tuple[bytes, byt
         return
     for place, (to, direction, flags) in enumerate(_NAT.iter_unpack(chunk.values)):
         is_leaving = direction == _ORIGINAL and flags & _KINDS == _LEAVES_THE_NODE
-        if is_leaving and to[PROTOCOL_AT] == Protocol.UDP and Address(to[:16]) in lost:
+        if is_leaving and is_udp(to) and Address(to[:16]) in lost:
             yield chunk.keys[place * KEY_SIZE : (place + 1) * KEY_SIZE], reverse(to)

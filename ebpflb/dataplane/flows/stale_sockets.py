@@ -8,14 +8,13 @@ hooks translated, and their backends; other sockets and all TCP sockets are left
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.enums import Direction
-from ebpflb.dataplane.layout.records import SERVING, USABLE, BackendRecord
+from ebpflb.dataplane.layout.records import SERVING, USABLE, BackendRecord, pack_index
 from ebpflb.dataplane.layout.structs import LbSocket, LbSocketKey, packed_format
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
@@ -88,7 +87,7 @@ class StaleSockets:
                 yield key + value, peer
 
     def _serves(self, index: int, generation: int) -> bool:
-        value = self._maps["lb_backends"].lookup(index.to_bytes(4, byteorder))
+        value = self._maps["lb_backends"].lookup(pack_index(index))
         if value is None:
             return False
         record = BackendRecord.unpack(value)
