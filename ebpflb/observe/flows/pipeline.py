@@ -3,17 +3,23 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ebpflb.config.settings import Settings
-from ebpflb.dataplane.flows.records import FlowRing, StoredFlow
+from ebpflb.dataplane.flows.records import (
+    FlowRing,
+    StoredFlow,
+    client_namespace,
+    is_readable,
+    with_client,
+)
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.errors import MapError
+from ebpflb.model.address import Address, family_of
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
 from ebpflb.observe.flows.queries import query_routes
-from ebpflb.observe.flows.socket_clients import AddressesIn, SocketClients
 from ebpflb.observe.http.query_socket import QueryServer, Route
 from ebpflb.observe.metrics.kernel import FlowCollector
 from ebpflb.web.server import HttpServer
@@ -26,6 +32,10 @@ _MAP = "lb_flows"
 _LAST_READS = 25
 # Maximum reads of one ring in a row, so that a flood does not starve the other rings.
 _MOST_READS = 16
+_UNKNOWN = Address(bytes(16))
+
+AddressesIn = Callable[[int], Collection[Address]]
+"""Externally reachable addresses of the network namespace with a cookie; empty if unknown."""
 
 
 class FlowPipeline:
@@ -160,3 +170,25 @@ class RingReader:
             if not records:
                 return
             self._accept(records)
+
+
+class SocketClients:
+    """Fills in pod addresses in records of sockets that had none yet: refused ones, and UDP.
+
+    The socket hooks know such a client only by its network namespace. Thread-safe.
+    """
+
+    def __init__(self, addresses_in: AddressesIn, pod_of: PodOf) -> None:
+        self._addresses_in = addresses_in
+        self._pod_of = pod_of
+
+    def with_address(self, record: bytes) -> bytes:
+        """The record with its client's address, if it names a namespace; zero if that is gone."""
+        namespace = client_namespace(record) if is_readable(record) else None
+        if namespace is None:
+            return record
+        known = self._addresses_in(namespace.cookie)
+        own = [each for each in known if family_of(each) is namespace.family]
+        # Prefer the API's pod IP: a pod may also be on networks that the API does not know.
+        address = min(own, key=lambda each: (not self._pod_of(each).pod, each), default=_UNKNOWN)
+        return with_client(record, address)

@@ -6,7 +6,7 @@ import pytest
 from ebpflb.dataplane.flows.records import brief
 from ebpflb.dataplane.layout.structs import LbAddr
 from ebpflb.model.pod import NamedPod
-from ebpflb.observe.flows.socket_clients import SocketClients
+from ebpflb.observe.flows.pipeline import SocketClients
 from tests.builders import address
 from tests.unit.agent.flows import record, refused
 
