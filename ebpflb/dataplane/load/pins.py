@@ -199,17 +199,6 @@ def newest_generation(root: Path) -> Generation | None:
     return max(complete, default=None)
 
 
-def remove_pins(root: Path) -> bool:
-    """Remove everything that an agent pinned at `root`; False if there was nothing.
-
-    PinError while an agent holds the pins.
-    """
-    if not root.is_dir() or libc.filesystem_type(root) != libc.BPF_FS_MAGIC:
-        return False
-    Pins(root).remove_all()
-    return True
-
-
 def generations(root: Path) -> Iterator[Generation]:
     """Every generation below `root`, complete or not, of any layout."""
     with _explained(root):

@@ -20,7 +20,7 @@ from ebpflb.dataplane.attach.links import CGROUP_HOOKS
 from ebpflb.dataplane.attach.strays import find_strays
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.libc import owned
-from ebpflb.dataplane.load.pins import Pins, remove_pin, remove_pins
+from ebpflb.dataplane.load.pins import Pins, remove_pin
 from ebpflb.dataplane.view.dump import used_entries
 from ebpflb.errors import ConfigError, LoadError, PinError
 from ebpflb.lab.namespaces import detach
@@ -249,7 +249,8 @@ def test_pins_that_somebody_removes_are_pinned_again(settings, make, bpffs):
         with pytest.raises(PinError, match="another agent uses these pins"):
             Pins(settings.bpffs_root)
     kernel.close()
-    assert remove_pins(settings.bpffs_root)
+    Pins(settings.bpffs_root).remove_all()
+    assert not settings.bpffs_root.exists()
 
 
 def pinned(root: Path) -> dict[str, int]:

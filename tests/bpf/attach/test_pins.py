@@ -10,7 +10,7 @@ from ebpflb.dataplane.kernel import libbpf, libc
 from ebpflb.dataplane.kernel.uapi import MapType
 from ebpflb.dataplane.layout.structs import LAYOUT_VERSION
 from ebpflb.dataplane.load import pins
-from ebpflb.dataplane.load.pins import Pins, newest_generation, remove_pins
+from ebpflb.dataplane.load.pins import Pins, newest_generation
 from ebpflb.errors import PinError
 
 
@@ -29,7 +29,7 @@ def test_a_bpffs_is_mounted_where_there_is_none_and_unmounted_with_the_pins(unmo
     with Pins(unmounted) as held:
         pin_a_map(held.links / "x")
         assert unmounted.is_mount()
-    assert remove_pins(unmounted)
+    Pins(unmounted).remove_all()
     assert not unmounted.exists()
     assert libc.filesystem_type(unmounted.parent) != libc.BPF_FS_MAGIC
 
@@ -38,13 +38,14 @@ def test_below_sys_fs_bpf_it_is_mounted_there():
     script = """
 from pathlib import Path
 from ebpflb.dataplane.kernel import libc
-from ebpflb.dataplane.load.pins import BPFFS, Pins, remove_pins
+from ebpflb.dataplane.load.pins import BPFFS, Pins
 while libc.filesystem_type(BPFFS) == libc.BPF_FS_MAGIC:
     libc.unmount(BPFFS)
 root = BPFFS / "some" / "node"
 Pins(root).close()
 assert BPFFS.is_mount() and not root.is_mount()
-assert remove_pins(root) and BPFFS.is_mount() and not root.exists()
+Pins(root).remove_all()
+assert BPFFS.is_mount() and not root.exists()
 """
     subprocess.run(["unshare", "--mount", sys.executable, "-c", script], check=True)
 
@@ -72,7 +73,7 @@ def test_pins_in_use_are_not_removed(root):
     with Pins(root) as held:
         pin_a_map(held.links / "x")
         with pytest.raises(PinError, match="another agent"):
-            remove_pins(root)
+            Pins(root).remove_all()
         assert (held.links / "x").exists()
 
 
@@ -134,21 +135,20 @@ def test_pins_of_an_older_layout_are_current_until_there_are_newer_ones(root, mo
         assert held.current() == newer
 
 
-def test_everything_is_removed_and_a_second_time_there_is_nothing(root):
+def test_everything_is_removed(root):
     with Pins(root) as held:
         pin_a_map(held.links / "x")
         generation = held.create()
         pin_a_map(generation.maps / "lb_test")
         held.commit(generation)
     (root / f"{LAYOUT_VERSION + 1}-7" / "maps").mkdir(parents=True)
-    assert remove_pins(root)
+    Pins(root).remove_all()
     assert not root.exists()
-    assert not remove_pins(root)
 
 
 def test_what_others_pinned_beside_ours_stays(root):
     with Pins(root) as held:
         held.commit(held.create())
         pin_a_map(root / "theirs")
-    assert remove_pins(root)
+    Pins(root).remove_all()
     assert [path.name for path in root.iterdir()] == ["theirs"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ebpflb.dataplane.kernel.maps import MapSet, open_maps
-from ebpflb.dataplane.load.pins import newest_generation, remove_pins
+from ebpflb.dataplane.load.pins import Pins, newest_generation
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import format_address
@@ -103,4 +103,5 @@ def running_agent(
     finally:
         for each in node.daemons:
             each.stop()
-        remove_pins(pins)
+        if pins.is_mount():
+            Pins(pins).remove_all()
