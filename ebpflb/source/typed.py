@@ -15,6 +15,8 @@ _LONGEST_EXCERPT = 40
 # How msgspec says where an error is.
 _PLACE = re.compile(r" - at (?P<is_name>`key` in )?`\$\.?(?P<path>.*)`\Z")
 _STEP = re.compile(r"\[(?P<index>\d+)\]|(?P<name>[^.\[\]]+)")
+# Made once for each type.
+_decoder, _described = cache(msgspec.json.Decoder), cache(inspect.type_info)
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
 
 
@@ -58,16 +60,6 @@ def excerpt(value: object) -> str:
             return "one that large"
         case _:
             return str(value)[:_LONGEST_EXCERPT]
-
-
-@cache
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    return msgspec.json.Decoder(kind)
-
-
-@cache
-def _described(kind: type[msgspec.Struct]) -> inspect.Type:
-    return inspect.type_info(kind)
 
 
 def _named(text: str, document: object, kind: type[msgspec.Struct]) -> FieldError:
