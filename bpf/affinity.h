@@ -47,7 +47,7 @@ static __always_inline struct lb_affinity lb_affinity_of(const struct lb_choice 
 {
 	return (struct lb_affinity){
 		.backend = choice->index,
-		.generation = choice->backend->generation,
+		.serial = choice->backend->serial,
 		.last_used = now,
 	};
 }
@@ -82,7 +82,7 @@ static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, _
 	if (!lb_range_has(range, value.backend))
 		return 0;
 	choice->index = value.backend;
-	choice->backend = lb_backend_usable(value.backend, value.generation);
+	choice->backend = lb_backend_usable(value.backend, value.serial);
 	return choice->backend && lb_backend_admits(choice, 0);
 }
 

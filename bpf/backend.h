@@ -94,33 +94,32 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 }
 
 /*
- * A backend that was chosen earlier, if it has any of the flags. generation: the backend's
- * generation at that time; the index may belong to another backend by now.
+ * A backend that was chosen earlier, if it has any of the flags. serial: the backend's
+ * serial at that time; the index may belong to another backend by now.
  */
-static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 generation,
-							    __u32 flags)
+static __always_inline struct lb_backend *lb_backend_recall(__u32 index, __u32 serial, __u32 flags)
 {
 	int i = index;
 	struct lb_backend *backend = lb_backends.lookup(&i);
 
-	if (!backend || backend->generation != generation)
+	if (!backend || backend->serial != serial)
 		return NULL;
 	return backend->flags & flags ? backend : NULL;
 }
 
 /* For new connections with an earlier choice. */
-static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 generation)
+static __always_inline struct lb_backend *lb_backend_usable(__u32 index, __u32 serial)
 {
-	return lb_backend_recall(index, generation, LB_BACKEND_USABLE);
+	return lb_backend_recall(index, serial, LB_BACKEND_USABLE);
 }
 
 /*
  * For UDP flows, which stay with a backend that serves: traffic policies, topology hints and
  * readiness apply to new flows only.
  */
-static __always_inline struct lb_backend *lb_backend_serving(__u32 index, __u32 generation)
+static __always_inline struct lb_backend *lb_backend_serving(__u32 index, __u32 serial)
 {
-	return lb_backend_recall(index, generation, LB_BACKEND_USABLE | LB_BACKEND_SERVING);
+	return lb_backend_recall(index, serial, LB_BACKEND_USABLE | LB_BACKEND_SERVING);
 }
 
 #endif

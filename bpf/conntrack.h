@@ -22,7 +22,7 @@ struct lb_flow {
 	struct lb_tuple to;
 	__u32 service;
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 	__u32 ifindex;
 	__u32 frontend;
 	__u32 desc_flags;
@@ -215,7 +215,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->bytes = 0;
 	entry->service = flow->service;
 	entry->backend = flow->backend;
-	entry->generation = flow->generation;
+	entry->serial = flow->serial;
 	entry->ifindex = 0;
 	entry->direction = LB_DIR_ORIGINAL;
 	entry->hook = flow->hook;

@@ -76,22 +76,21 @@ static __always_inline struct lb_counts *lb_counts_of_frontend(int index, __u32 
 }
 
 /* The counters of a backend, or NULL if its index no longer belongs to the flow's backend. */
-static __always_inline struct lb_counts *lb_counts_of_backend(int index, __u32 generation)
+static __always_inline struct lb_counts *lb_counts_of_backend(int index, __u32 serial)
 {
 	struct lb_backend *backend = lb_backends.lookup(&index);
 
-	return backend && backend->generation == generation ? lb_count_back.lookup(&index) : NULL;
+	return backend && backend->serial == serial ? lb_count_back.lookup(&index) : NULL;
 }
 
 /* The backend refused a connection, or did not answer. */
-static __always_inline void lb_count_failed(int frontend, __u32 service, int backend,
-					    __u32 generation)
+static __always_inline void lb_count_failed(int frontend, __u32 service, int backend, __u32 serial)
 {
 	struct lb_counts *counts = lb_counts_of_frontend(frontend, service);
 
 	if (counts)
 		__sync_fetch_and_add(&counts->failed, 1);
-	counts = lb_counts_of_backend(backend, generation);
+	counts = lb_counts_of_backend(backend, serial);
 	if (counts)
 		__sync_fetch_and_add(&counts->failed, 1);
 }
@@ -120,7 +119,7 @@ static __always_inline void lb_count_packet(const struct lb_packet *pkt,
 		return;
 	lb_traffic_add_packet(lb_counts_of_frontend(entry->frontend, entry->service), pkt,
 			      entry->direction);
-	lb_traffic_add_packet(lb_counts_of_backend(entry->backend, entry->generation), pkt,
+	lb_traffic_add_packet(lb_counts_of_backend(entry->backend, entry->serial), pkt,
 			      entry->direction);
 }
 

@@ -92,9 +92,9 @@ static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
 	if (!reply || !lb_conntrack_has_seen(pkt, reply))
 		return;
 	entry->state |= LB_CT_ACK;
-	if (lb_backend_is_watched(entry->backend, entry->generation)) {
+	if (lb_backend_is_watched(entry->backend, entry->serial)) {
 		lb_conntrack_client(entry, &pkt->tuple.saddr, &client);
-		lb_ejection_note_client(entry->backend, entry->generation, &client);
+		lb_ejection_note_client(entry->backend, entry->serial, &client);
 	}
 	if (!lb_has_setting(LB_SETTING_HOLD))
 		lb_conntrack_promote(pkt, entry, reply, 0);

@@ -16,7 +16,7 @@
 static __always_inline int lb_conntrack_has_lost_backend(const struct lb_conntrack *entry)
 {
 	return entry->direction == LB_DIR_ORIGINAL &&
-	       !lb_backend_serving(entry->backend, entry->generation);
+	       !lb_backend_serving(entry->backend, entry->serial);
 }
 
 /*
@@ -94,7 +94,7 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 		return 1;
 	if (entry->flags & LB_CT_DSR && lb_ct_state(entry) & (LB_CT_CLOSED | LB_CT_PEER_FIN))
 		return 0;
-	if (!lb_backend_usable(entry->backend, entry->generation))
+	if (!lb_backend_usable(entry->backend, entry->serial))
 		return (lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)) ==
 			       LB_CT_ESTABLISHED &&
 		       !lb_conntrack_is_silent(pkt, entry);

@@ -219,7 +219,7 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 	if (entry->direction == LB_DIR_REPLY) {
 		if (pkt->tuple.proto != IPPROTO_TCP)
 			entry->sent_end = pkt->ack;
-		if (lb_backend_is_watched(entry->backend, entry->generation))
+		if (lb_backend_is_watched(entry->backend, entry->serial))
 			lb_ejection_note_success(entry->backend);
 		return;
 	}
@@ -233,7 +233,7 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 		return;
 	entry->flags |= LB_CT_UNANSWERED;
 	lb_conntrack_client(entry, &pkt->tuple.saddr, &client);
-	lb_ejection_note_failure(entry->backend, entry->generation, &client);
+	lb_ejection_note_failure(entry->backend, entry->serial, &client);
 }
 
 static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,

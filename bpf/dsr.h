@@ -143,7 +143,7 @@ static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntr
 	if (was & (end | LB_CT_CLOSED))
 		return;
 	if (!(was & LB_CT_PEER_FIN))
-		lb_open_end(entry->desc_flags, entry->backend, entry->generation);
+		lb_open_end(entry->desc_flags, entry->backend, entry->serial);
 	entry->state |= end == LB_CT_CLOSED ? end : end | LB_CT_ESTABLISHED;
 	if (!(was & LB_CT_ESTABLISHED))
 		return;
@@ -213,7 +213,7 @@ static __always_inline int lb_dsr_is_here(const struct lb_geneve *geneve,
 	if (backend && backend->port == geneve->port &&
 	    lb_addr_is_equal(&backend->addr, &geneve->pod)) {
 		flow->backend = i;
-		flow->generation = backend->generation;
+		flow->serial = backend->serial;
 	}
 	return 1;
 }

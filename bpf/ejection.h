@@ -47,16 +47,16 @@ static __always_inline __u64 lb_client_bit(const struct lb_client_key *key)
 }
 
 /* 0 if the index no longer belongs to the flow's backend. */
-static __always_inline __u32 lb_backend_flags(int index, __u32 generation)
+static __always_inline __u32 lb_backend_flags(int index, __u32 serial)
 {
 	struct lb_backend *backend = lb_backends.lookup(&index);
 
-	return backend && backend->generation == generation ? backend->flags : 0;
+	return backend && backend->serial == serial ? backend->flags : 0;
 }
 
-static __always_inline int lb_backend_is_watched(int index, __u32 generation)
+static __always_inline int lb_backend_is_watched(int index, __u32 serial)
 {
-	return lb_backend_flags(index, generation) & LB_BACKEND_WATCHED;
+	return lb_backend_flags(index, serial) & LB_BACKEND_WATCHED;
 }
 
 /* The watched backend has accepted a connection. */
@@ -71,10 +71,10 @@ static __always_inline void lb_ejection_note_success(int backend)
 }
 
 /* The client has completed a handshake with the watched backend. */
-static __always_inline void lb_ejection_note_client(int backend, __u32 generation,
+static __always_inline void lb_ejection_note_client(int backend, __u32 serial,
 						    struct lb_client_key *client)
 {
-	struct lb_client value = { lb_now(), backend, generation };
+	struct lb_client value = { lb_now(), backend, serial };
 	struct lb_client *entry = lb_clients.lookup(client);
 
 	if (!entry) {
@@ -89,10 +89,10 @@ static __always_inline void lb_ejection_note_client(int backend, __u32 generatio
  * The backend has refused a connection of the client, or has not answered for a second. On trial each
  * client counts once, so that the same one cannot fail for all others.
  */
-static __always_inline void lb_ejection_note_failure(int index, __u32 generation,
+static __always_inline void lb_ejection_note_failure(int index, __u32 serial,
 						     struct lb_client_key *client)
 {
-	__u32 flags = lb_backend_flags(index, generation);
+	__u32 flags = lb_backend_flags(index, serial);
 	__u64 bit = lb_client_bit(client);
 	struct lb_failures *failures;
 

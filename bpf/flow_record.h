@@ -88,12 +88,12 @@ static __always_inline void lb_flow_record_set_ends(struct lb_flow_record *recor
 }
 
 static __always_inline void lb_flow_record_set_backend(struct lb_flow_record *record, __u32 service,
-						       __u32 backend, __u32 generation,
+						       __u32 backend, __u32 serial,
 						       __u32 desc_flags)
 {
 	record->service = service;
 	record->backend = backend;
-	record->generation = generation;
+	record->serial = serial;
 	record->desc_flags = desc_flags;
 }
 
@@ -120,8 +120,8 @@ static __always_inline void lb_flow_record(int event, const struct lb_tuple *key
 	record->backend_addr = original->to.daddr;
 	record->backend_port = original->to.dport;
 	record->flow_flags = original->flags;
-	lb_flow_record_set_backend(record, original->service, original->backend,
-				   original->generation, original->desc_flags);
+	lb_flow_record_set_backend(record, original->service, original->backend, original->serial,
+				   original->desc_flags);
 	if (reply) {
 		record->original.packets = original->packets;
 		record->original.bytes = original->bytes;
@@ -164,12 +164,11 @@ static __always_inline void lb_flow_count_refused(const struct lb_conntrack *ori
 {
 	struct lb_client_key client;
 
-	lb_count_failed(original->frontend, original->service, original->backend,
-			original->generation);
+	lb_count_failed(original->frontend, original->service, original->backend, original->serial);
 	if (original->flags & LB_CT_UNANSWERED)
 		return;
 	lb_conntrack_client(original, addr, &client);
-	lb_ejection_note_failure(original->backend, original->generation, &client);
+	lb_ejection_note_failure(original->backend, original->serial, &client);
 }
 
 /* Counts and records the flow that this packet ended, if any. */
@@ -192,7 +191,7 @@ static __always_inline void lb_flow_end_report(void)
 	else if (ending->end == LB_END_CLOSED || ending->end == LB_END_RESET)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);
-	lb_open_end(original->desc_flags, original->backend, original->generation);
+	lb_open_end(original->desc_flags, original->backend, original->serial);
 	lb_flow_record(LB_FLOW_END, &ending->key, original, reply, ending->end);
 	ending->end = 0;
 }

@@ -85,7 +85,7 @@ struct lb_conntrack {
 	__u64 bytes;
 	__u32 service;
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 	__u32 ifindex;
 	__u8 direction;
 	__u8 hook;
@@ -149,7 +149,7 @@ struct lb_socket {
 	__be16 port;
 	__u16 flow_flags;
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 	__u32 service;
 	__u32 frontend;
 	__u32 desc_flags;
@@ -183,7 +183,7 @@ struct lb_connection {
 	__u32 frontend;
 	__u32 service;
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 	__u32 desc_flags;
 	__u32 retransmits;
 	struct lb_addr peer;
@@ -208,13 +208,13 @@ struct lb_client_key {
 struct lb_client {
 	__u64 established; /* CLOCK_MONOTONIC in ns */
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 };
 
 /* The backend of the client's last new flow, and the time. The first two are stored as one word. */
 struct lb_affinity {
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 	__u64 last_used;
 };
 

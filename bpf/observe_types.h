@@ -71,7 +71,7 @@ enum lb_flow_source {
 
 /*
  * A record in lb_flows. Times: CLOCK_MONOTONIC, ns. end: for END; reason, an enum lb_drop_reason:
- * for REFUSED and DROPPED. hook: enum lb_hook, 0 at the socket. service, backend, generation: 0 if
+ * for REFUSED and DROPPED. hook: enum lb_hook, 0 at the socket. service, backend, serial: 0 if
  * none was chosen. rtt: smoothed, microseconds, 0 if unknown.
  */
 struct lb_flow_record {
@@ -94,7 +94,7 @@ struct lb_flow_record {
 	__u16 flow_flags;
 	__u32 service;
 	__u32 backend;
-	__u32 generation;
+	__u32 serial;
 	__u32 desc_flags;
 	struct lb_traffic original;
 	struct lb_traffic reply;

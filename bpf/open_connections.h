@@ -28,7 +28,7 @@ static __always_inline void lb_open_begin(__u32 desc_flags, int backend)
 }
 
 /* desc_flags: of the descriptor when the connection began. */
-static __always_inline void lb_open_end(__u32 desc_flags, int index, __u32 generation)
+static __always_inline void lb_open_end(__u32 desc_flags, int index, __u32 serial)
 {
 	struct lb_backend *backend;
 	__s64 *open;
@@ -36,7 +36,7 @@ static __always_inline void lb_open_end(__u32 desc_flags, int index, __u32 gener
 	if (!(desc_flags & LB_DESC_COUNTS_OPEN))
 		return;
 	backend = lb_backends.lookup(&index);
-	if (!backend || backend->generation != generation)
+	if (!backend || backend->serial != serial)
 		return;
 	open = lb_open.lookup(&index);
 	if (open)

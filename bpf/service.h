@@ -65,7 +65,7 @@ static __always_inline int lb_service_choose(const struct lb_opening *opening,
 	return lb_affinity_select(opening, choice);
 }
 
-/* Fills the destination side of the flow, except the backend's index and generation. */
+/* Fills the destination side of the flow, except the backend's index and serial. */
 static __always_inline void lb_flow_lead_to(struct lb_flow *flow, const struct lb_packet *pkt,
 					    const struct lb_match *match,
 					    const struct lb_addr *addr, __be16 port)
@@ -84,7 +84,7 @@ static __always_inline void lb_flow_fill(const struct lb_packet *pkt, const stru
 {
 	lb_flow_lead_to(flow, pkt, match, &choice->backend->addr, choice->backend->port);
 	flow->backend = choice->index;
-	flow->generation = choice->backend->generation;
+	flow->serial = choice->backend->serial;
 	flow->hook = hook;
 }
 

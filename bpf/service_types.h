@@ -84,14 +84,14 @@ enum lb_backend_flag {
 	LB_BACKEND_TRIAL = 1 << 6,
 };
 
-/* One endpoint of one Service port. generation changes when the index is reused for another one. */
+/* One endpoint of one Service port. serial changes when the index is reused for another one. */
 struct lb_backend {
 	struct lb_addr addr;
 	__be16 port;
 	__u8 proto;
 	__u8 pad;
 	__u32 flags;
-	__u32 generation;
+	__u32 serial;
 	__u32 service;
 };
 

@@ -103,7 +103,7 @@ static __always_inline void lb_connection_record(struct bpf_sock_ops *ctx, int e
 	lb_connection_remote_addr(ctx, &record->backend_addr);
 	record->backend_port = lb_connection_remote_port(ctx);
 	lb_flow_record_set_backend(record, connection->service, connection->backend,
-				   connection->generation, connection->desc_flags);
+				   connection->serial, connection->desc_flags);
 	record->original = now->original;
 	record->reply = now->reply;
 	record->rtt = ctx->srtt_us >> 3;
@@ -131,7 +131,7 @@ static __always_inline void lb_connection_note_failure(struct bpf_sock_ops *ctx,
 	struct lb_client_key client;
 
 	lb_connection_client(ctx, connection, &client);
-	lb_ejection_note_failure(connection->backend, connection->generation, &client);
+	lb_ejection_note_failure(connection->backend, connection->serial, &client);
 }
 
 /* If anything arrived in answer to the SYN, the backend refused the connection. */
@@ -143,7 +143,7 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 
 	lb_connection_flush(ctx, connection, &now);
 	lb_count_failed(connection->frontend, connection->service, connection->backend,
-			connection->generation);
+			connection->serial);
 	if (!(connection->state & LB_CONN_UNANSWERED))
 		lb_connection_note_failure(ctx, connection);
 	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
@@ -205,10 +205,10 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 	struct lb_client_key client;
 
 	connection->state |= LB_CONN_ESTABLISHED;
-	if (lb_backend_is_watched(connection->backend, connection->generation)) {
+	if (lb_backend_is_watched(connection->backend, connection->serial)) {
 		lb_ejection_note_success(connection->backend);
 		lb_connection_client(ctx, connection, &client);
-		lb_ejection_note_client(connection->backend, connection->generation, &client);
+		lb_ejection_note_client(connection->backend, connection->serial, &client);
 	}
 	lb_connection_enable_callbacks(ctx, BPF_SOCK_OPS_RTT_CB_FLAG);
 	lb_connection_record(ctx, LB_FLOW_START, 0, connection, &now);

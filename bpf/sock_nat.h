@@ -52,7 +52,7 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 		.frontend = match->index,
 		.service = choice->backend->service,
 		.backend = choice->index,
-		.generation = choice->backend->generation,
+		.serial = choice->backend->serial,
 		.desc_flags = match->desc->flags,
 		.peer = backend->addr,
 		.peer_port = backend->port,
@@ -109,7 +109,7 @@ static __always_inline int lb_sock_nat_reverse_any(struct bpf_sock_addr *ctx, st
 static __always_inline void lb_sock_nat_forget_tcp(__u64 cookie,
 						   const struct lb_connection *connection)
 {
-	lb_open_end(connection->desc_flags, connection->backend, connection->generation);
+	lb_open_end(connection->desc_flags, connection->backend, connection->serial);
 	lb_connection_forget(cookie);
 }
 

@@ -68,7 +68,7 @@ static __always_inline void lb_connection_flush(struct bpf_sock_ops *ctx,
 	lb_sock_traffic_read(ctx, connection, now);
 	lb_counts_add(lb_counts_of_frontend(connection->frontend, connection->service), connection,
 		      now);
-	lb_counts_add(lb_counts_of_backend(connection->backend, connection->generation), connection,
+	lb_counts_add(lb_counts_of_backend(connection->backend, connection->serial), connection,
 		      now);
 	connection->original = now->original;
 	connection->reply = now->reply;

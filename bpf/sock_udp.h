@@ -37,7 +37,7 @@ static __always_inline void lb_sock_record_udp(void *ctx, int event,
 	record->frontend_port = socket->port;
 	record->backend_addr = key->peer;
 	record->backend_port = key->port;
-	lb_flow_record_set_backend(record, socket->service, socket->backend, socket->generation,
+	lb_flow_record_set_backend(record, socket->service, socket->backend, socket->serial,
 				   socket->desc_flags);
 	lb_flow_record_submit(record);
 }
@@ -63,7 +63,7 @@ static __always_inline void lb_sock_nat_add_udp(struct bpf_sock_addr *ctx, int d
 		.peer = to->addr,
 		.port = to->port,
 		.backend = choice->index,
-		.generation = choice->backend->generation,
+		.serial = choice->backend->serial,
 		.service = choice->backend->service,
 		.frontend = match->index,
 		.desc_flags = match->desc->flags,
@@ -130,7 +130,7 @@ static __always_inline int lb_sock_nat_recall(struct bpf_sock_addr *ctx, struct 
 	struct lb_peer frontend = *peer;
 	struct lb_socket *socket = lb_sockets.lookup(&key);
 
-	if (!socket || !lb_backend_serving(socket->backend, socket->generation))
+	if (!socket || !lb_backend_serving(socket->backend, socket->serial))
 		return 0;
 	peer->addr = socket->peer;
 	peer->port = socket->port;
@@ -149,7 +149,7 @@ static __always_inline void lb_sock_nat_delete_udp(struct bpf_sock *ctx, struct 
 	socket = lb_sockets.lookup(key);
 	if (!socket)
 		return;
-	lb_open_end(socket->desc_flags, socket->backend, socket->generation);
+	lb_open_end(socket->desc_flags, socket->backend, socket->serial);
 	lb_sock_record_udp(ctx, LB_FLOW_END, key, socket);
 	lb_sockets.delete(key);
 }

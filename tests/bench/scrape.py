@@ -106,7 +106,7 @@ def _count(maps: MapSet, services: int) -> None:
     for number in range(FLOWS):
         place = number % (ENDPOINTS * services)
         entry = LbConntrack(created=now, last_seen=now, direction=_ORIGINAL, backend=place)
-        entry.generation = records[place].generation
+        entry.serial = records[place].serial
         flows.append((number.to_bytes(maps["lb_conntrack"].key_size, "big"), bytes(entry)))
     maps["lb_conntrack"].update_batch(flows)
 

@@ -160,7 +160,7 @@ def _is_idle(lookups: Lookups, entry: LbConntrack, peer: LbConntrack | None) -> 
 def _backend(lookups: Lookups, entry: LbConntrack, flags: BackendFlag) -> BackendRecord | None:
     value = lookups.maps["lb_backends"].lookup(pack_index(entry.backend))
     record = BackendRecord.unpack(value) if value else None
-    same = record and record.generation == entry.generation and record.flags & flags
+    same = record and record.serial == entry.serial and record.flags & flags
     return record if same else None
 
 

@@ -185,7 +185,7 @@ class Lookups:
         if seconds_since(entry.last_used) >= timeout:
             return None
         for each in self.backends(slots):
-            same = (each.map_index, each.record.generation) == (entry.backend, entry.generation)
+            same = (each.map_index, each.record.serial) == (entry.backend, entry.serial)
             usable = each.record.flags & USABLE
             if same and usable and self.backend_admits(each, client_bit):
                 return each

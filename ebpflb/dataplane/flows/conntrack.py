@@ -27,7 +27,7 @@ _KEY = packed_format(LbTuple)
 # The ports, and the protocol with its padding, as raw bytes.
 _ENDS = packed_format(LbTuple, "saddr", "daddr", ("sport",), ("dport",), ("proto", "pad"))
 _USE = packed_format(
-    LbConntrack, "created", ("backend", "generation"), "direction", "state", "flags", "other_state"
+    LbConntrack, "created", ("backend", "serial"), "direction", "state", "flags", "other_state"
 )
 _LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "other_state")
 # Each CPU counts elements separately: the last ones may not fit.
@@ -70,7 +70,7 @@ def destination_port(key: bytes) -> int:
 
 
 def open_flows(values: bytes) -> list[tuple[bytes, int]]:
-    """For each flow that has not ended: backend and generation, packed, and when it began.
+    """For each flow that has not ended: backend and serial, packed, and when it began.
 
     `values`: of many entries, concatenated. Only entries in the original direction count; those
     reserved for other NAT do not. With direct server return the client's FIN is the last that is

@@ -293,7 +293,7 @@ def _record(place: LbTuple, original: LbConntrack, reply: LbConntrack, now: int)
         flow_flags=original.flags,
         service=original.service,
         backend=original.backend,
-        generation=original.generation,
+        serial=original.serial,
         desc_flags=original.desc_flags,
         original=LbTraffic(original.packets, original.bytes),
         reply=LbTraffic(reply.packets, reply.bytes),

@@ -23,7 +23,7 @@ from ebpflb.dataplane.services.mirror import Mirror
 _COUNTS_OPEN = int(DescFlag.LB_DESC_COUNTS_OPEN)
 
 Uses = Mapping[tuple[int, int], int]
-"""Index and generation of a backend -> how many flows and connected sockets use it."""
+"""Index and serial of a backend -> how many flows and connected sockets use it."""
 
 
 def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
@@ -40,10 +40,10 @@ def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
     before = {index: _count_of(maps, index) for index, _ in backends}
     uses = count()
     changed = 0
-    for index, generation in backends:
+    for index, serial in backends:
         now = _count_of(maps, index)
         low, high = sorted((before[index], now))
-        used = uses.get((index, generation), 0)
+        used = uses.get((index, serial), 0)
         half = _half_of(used - min(max(used, low), high))
         if half:
             counts.update(pack_index(index), pack_open(now + half))
@@ -68,7 +68,7 @@ def _counted_backends(maps: MapSet) -> Iterator[tuple[int, int]]:
     for key, value in maps["lb_backends"].items():
         record = BackendRecord.unpack(value)
         if record.service in services:
-            yield int.from_bytes(key, byteorder), record.generation
+            yield int.from_bytes(key, byteorder), record.serial
 
 
 def _counted_services(maps: MapSet) -> set[int]:

@@ -120,7 +120,7 @@ class _Record(NamedTuple):
     flow_flags: int
     service: int
     backend: int
-    generation: int
+    serial: int
     desc_flags: int
     original_packets: int
     original_bytes: int

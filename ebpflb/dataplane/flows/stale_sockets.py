@@ -20,7 +20,7 @@ from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 
 _KEY = packed_format(LbSocketKey)
-_VALUE = packed_format(LbSocket, "backend", "generation")
+_VALUE = packed_format(LbSocket, "backend", "serial")
 
 
 class Ended(NamedTuple):
@@ -86,12 +86,12 @@ class StaleSockets:
                 peer = _Peer(cookie, Address(address), int.from_bytes(port, "big"))
                 yield key + value, peer
 
-    def _serves(self, index: int, generation: int) -> bool:
+    def _serves(self, index: int, serial: int) -> bool:
         value = self._maps["lb_backends"].lookup(pack_index(index))
         if value is None:
             return False
         record = BackendRecord.unpack(value)
-        return record.generation == generation and bool(record.flags & (USABLE | SERVING))
+        return record.serial == serial and bool(record.flags & (USABLE | SERVING))
 
     def _end_in_all(self, wanted: set[_Peer], ended: Counter[Family]) -> None:
         """First in this namespace, then, for sockets not found here, in all others."""

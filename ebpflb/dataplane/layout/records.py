@@ -21,7 +21,7 @@ from ebpflb.words.scheduler import Scheduler
 
 _SOCKET = packed_format(structs.LbFrontendKey)
 _BACKEND = packed_format(
-    structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "generation", "service"
+    structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "serial", "service"
 )
 _POD_KEY = packed_format(structs.LbPodKey, ("addr", "port", "proto", "pad"), "service")
 _DESC = packed_format(structs.LbDesc)
@@ -101,7 +101,7 @@ class BackendRecord(NamedTuple):
 
     socket: bytes
     flags: int
-    generation: int
+    serial: int
     service: int
 
     def without(self, flags: int) -> Self:
@@ -123,9 +123,9 @@ class BackendRecord(NamedTuple):
         return _BACKEND.iter_unpack(values)
 
 
-def pack_backend(socket: bytes, flags: int, generation: int, service: int) -> bytes:
+def pack_backend(socket: bytes, flags: int, serial: int, service: int) -> bytes:
     """Like BackendRecord(...).pack(), without creating the record."""
-    return _BACKEND.pack(socket, flags, generation, service)
+    return _BACKEND.pack(socket, flags, serial, service)
 
 
 def pack_pod_key(socket: bytes, service: int) -> bytes:
@@ -133,8 +133,8 @@ def pack_pod_key(socket: bytes, service: int) -> bytes:
     return _POD_KEY.pack(socket, service)
 
 
-def generation_of(backend: bytes) -> int:
-    """The generation of a packed BackendRecord, without unpacking it."""
+def serial_of(backend: bytes) -> int:
+    """The serial of a packed BackendRecord, without unpacking it."""
     return int(_BACKEND.unpack(backend)[2])
 
 

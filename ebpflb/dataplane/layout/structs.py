@@ -98,7 +98,7 @@ class LbBackend(Struct, proto=Protocol, flags=enums.BackendFlag):
         ("proto", u8),
         ("pad", u8),
         ("flags", u32),
-        ("generation", u32),
+        ("serial", u32),
         ("service", u32),
     ]
 
@@ -238,7 +238,7 @@ class LbConntrack(
         ("bytes", u64),
         ("service", u32),
         ("backend", u32),
-        ("generation", u32),
+        ("serial", u32),
         ("ifindex", u32),
         ("direction", u8),
         ("hook", u8),
@@ -286,7 +286,7 @@ class LbSocket(Struct):
         ("port", be16),
         ("flow_flags", u16),
         ("backend", u32),
-        ("generation", u32),
+        ("serial", u32),
         ("service", u32),
         ("frontend", u32),
         ("desc_flags", u32),
@@ -298,11 +298,11 @@ class LbClientKey(Struct):
 
 
 class LbClient(Struct):
-    _fields_ = [("established", u64), ("backend", u32), ("generation", u32)]
+    _fields_ = [("established", u64), ("backend", u32), ("serial", u32)]
 
 
 class LbAffinity(Struct):
-    _fields_ = [("backend", u32), ("generation", u32), ("last_used", u64)]
+    _fields_ = [("backend", u32), ("serial", u32), ("last_used", u64)]
 
 
 class LbTraffic(Struct):
@@ -334,7 +334,7 @@ class LbConnection(Struct, state=enums.ConnectionState):
         ("frontend", u32),
         ("service", u32),
         ("backend", u32),
-        ("generation", u32),
+        ("serial", u32),
         ("desc_flags", u32),
         ("retransmits", u32),
         ("peer", LbAddr),
@@ -379,7 +379,7 @@ class LbFlowRecord(
         ("flow_flags", u16),
         ("service", u32),
         ("backend", u32),
-        ("generation", u32),
+        ("serial", u32),
         ("desc_flags", u32),
         ("original", LbTraffic),
         ("reply", LbTraffic),

@@ -33,7 +33,7 @@ LINKS = "links"
 _GENERATION = re.compile(r"([0-9]+)-([0-9]+)")
 _MOUNT_SOURCE = "ebpflb"
 
-_EPOCHS, _GENERATIONS_PER_EPOCH = 1 << 15, 1 << 16
+_EPOCHS, _SERIALS_PER_EPOCH = 1 << 15, 1 << 16
 
 
 class Generation(NamedTuple):
@@ -45,8 +45,8 @@ class Generation(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """First generation number of backends: those in flows of older maps must not be reused."""
-        return self.number % _EPOCHS * _GENERATIONS_PER_EPOCH
+        """First serial of backends: those in flows of older maps must not be reused."""
+        return self.number % _EPOCHS * _SERIALS_PER_EPOCH
 
     @property
     def maps(self) -> Path:

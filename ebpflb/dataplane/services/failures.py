@@ -74,9 +74,9 @@ class _Clients:
             if last.established >= since:
                 key = LbClientKey.from_buffer_copy(each)
                 self._of_port[key.service, family_of(Address(bytes(key.client)))] += 1
-                self._of_backend[last.backend, last.generation] += 1
+                self._of_backend[last.backend, last.serial] += 1
 
     def count(self, index: int, record: BackendRecord, place: SocketAddress) -> tuple[int, int]:
         """Those of the Service port that could use the backend, and those that used it last."""
         of_port = self._of_port[record.service, family_of(place.address)]
-        return of_port, self._of_backend[index, record.generation]
+        return of_port, self._of_backend[index, record.serial]

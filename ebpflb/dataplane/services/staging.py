@@ -3,7 +3,7 @@
 
 Either all of it fits, or nothing is allocated; but a lookup table is left out if no larger map
 would be made for it. Existing items are reused: the index of a frontend, that of a backend (and
-with it its generation, counters and affinity), and a range with the same backends.
+with it its serial, counters and affinity), and a range with the same backends.
 """
 
 import logging
@@ -25,7 +25,6 @@ from ebpflb.dataplane.layout.records import (
     desc_flags,
     desc_type,
     flags_of,
-    generation_of,
     if_empty,
     pack_backend,
     pack_index,
@@ -34,6 +33,7 @@ from ebpflb.dataplane.layout.records import (
     pack_pod_key,
     pack_socket,
     scheduler_code,
+    serial_of,
     socket_of,
     unpack_open,
 )
@@ -50,7 +50,7 @@ from ebpflb.model.source_ranges import Prefixes
 
 _log = logging.getLogger("ebpflb.dataplane")
 
-_LAST_GENERATION = (1 << 32) - 1
+_LAST_SERIAL = (1 << 32) - 1
 _SOCKET_SIZE = 20
 
 _Taken = TypeVar("_Taken")
@@ -262,11 +262,11 @@ class _PortStaging:
         if index is None:
             index = _take("lb_backends", state.backend_indices.take)
             staged.new_backends.append(index)
-            generation = generation_of(state.backends[index])
-            if generation:
+            serial = serial_of(state.backends[index])
+            if serial:
                 staged.reused_backends.append(index)
-            generation = _following(generation or state.epoch)
-            record = pack_backend(socket, flags, generation, self._identity)
+            serial = _following(serial or state.epoch)
+            record = pack_backend(socket, flags, serial, self._identity)
             self._stage_failures(index, flags)
             staged.backends.append((index, record))
             return index
@@ -368,8 +368,8 @@ class _PortStaging:
         )
 
 
-def _following(generation: int) -> int:
-    return generation % _LAST_GENERATION + 1
+def _following(serial: int) -> int:
+    return serial % _LAST_SERIAL + 1
 
 
 def _take(map_name: str, take: Callable[..., _Taken], *args: object) -> _Taken:

@@ -68,7 +68,7 @@ class Sync:
     ) -> None:
         """`grace`: seconds for which replaced items are not reused, besides `quiesce`.
 
-        `epoch`: the first generation of backends in empty maps, because flows may be older.
+        `epoch`: the first serial of backends in empty maps, because flows may be older.
         """
         self._maps = maps
         self._quiesce = quiesce

@@ -27,13 +27,13 @@ _REASONS = frozenset(DropReason)
 _REPLY = int(Direction.LB_DIR_REPLY)
 _NEVER = 1 << 64
 _SOCKET_KEY = packed_format(LbSocketKey, "cookie", "direction")
-_SOCKET = packed_format(LbSocket, ("backend", "generation"))
-_CONNECTION = packed_format(LbConnection, "started", ("backend", "generation"))
+_SOCKET = packed_format(LbSocket, ("backend", "serial"))
+_CONNECTION = packed_format(LbConnection, "started", ("backend", "serial"))
 _PLACE = Format(
     f"=Q{LbConnPlace.connection.offset - _NUMBER_SIZE}x{_CONNECTION.format.removeprefix('=')}"
 )
 Use = tuple[int, int]
-"""A backend as flows refer to it: its index in lb_backends, and its generation."""
+"""A backend as flows refer to it: its index in lb_backends, and its serial."""
 
 
 def sums(counters: BpfMap, length: int | None = None) -> Iterator[Sums]:
@@ -135,7 +135,7 @@ def read_active(maps: MapSet) -> ActiveFlows:
 
 def _by_use(found: Mapping[bytes, int]) -> dict[Use, int]:
     uses = ((memoryview(pair).cast("I"), number) for pair, number in found.items())
-    return {(index, generation): number for (index, generation), number in uses}
+    return {(index, serial): number for (index, serial), number in uses}
 
 
 def _add_sockets(table: BpfMap, pairs: Counter[bytes]) -> int:

@@ -60,13 +60,13 @@ class FrontendEntry(NamedTuple):
 class BackendEntry(NamedTuple):
     """A backend, including those that take no new connections (not usable).
 
-    map_index: in lb_backends and for its counters. Another generation at the same index is another
+    map_index: in lb_backends and for its counters. Another serial at the same index is another
     backend. service_id: of its Service port, as in lb_names. serving: an endpoint that may keep the
     connections that it has; also false for those that are `usable`.
     """
 
     map_index: int
-    generation: int
+    serial: int
     service_id: int
     address: Address
     port: int
@@ -89,7 +89,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         self._values = values
         self._names = names
         self.flags = _column(values, LbBackend.flags.offset)
-        self._generations = _column(values, LbBackend.generation.offset)
+        self._serials = _column(values, LbBackend.serial.offset)
         self._indices: dict[ServicePortName, array[int]] = {}
         by_service: dict[int, array[int]] = defaultdict(lambda: array("I"))
         for index, service_id in enumerate(_column(values, LbBackend.service.offset)):
@@ -120,7 +120,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
 
     def uses(self, name: ServicePortName) -> Sequence[Use]:
         """How flows refer to a Service port's backends."""
-        return [(index, self._generations[index]) for index in self.indices(name)]
+        return [(index, self._serials[index]) for index in self.indices(name)]
 
     def address(self, index: int) -> Address:
         """The address of the backend at an index of lb_backends, without decoding the rest."""
@@ -136,7 +136,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         record = BackendRecord.unpack(self._values[index * _WIDTH : (index + 1) * _WIDTH])
         return BackendEntry(
             index,
-            record.generation,
+            record.serial,
             record.service,
             *SocketRecord.unpack(record.socket),
             local=bool(record.flags & LOCAL),
@@ -170,7 +170,7 @@ class Snapshot(NamedTuple):
 
     def active_of(self, backend: BackendEntry) -> int:
         """How many connections and flows use a backend."""
-        return self.active.flows.get((backend.map_index, backend.generation), 0)
+        return self.active.flows.get((backend.map_index, backend.serial), 0)
 
 
 class SnapshotReader:

@@ -81,7 +81,7 @@ class Traffic:
             for each in sorted(group, key=attrgetter("usable")):
                 endpoint = (service, SocketAddress(each.address, each.port))
                 index, flows = each.map_index, snapshot.active_of(each)
-                sums.add(endpoint, (index, each.generation), index, counts[index])
+                sums.add(endpoint, (index, each.serial), index, counts[index])
                 used.add(index)
                 active[endpoint] += flows
                 if each.usable or flows or each.ejection is EjectionState.EJECTED:

@@ -24,7 +24,7 @@ CHECK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 # How many endpoints can wait at the same time; others are not measured.
 MOST_PENDING = 1024
-_RECORD = packed_format(LbBackend, "flags", "generation")
+_RECORD = packed_format(LbBackend, "flags", "serial")
 
 
 class Delay(NamedTuple):
@@ -75,7 +75,7 @@ class FirstConnections:
         self._observe = observe
         self._clock = clock
         self._maps: MapSet | None = None
-        # By index in lb_backends: the generation of a usable backend, 0 for others.
+        # By index in lb_backends: the serial of a usable backend, 0 for others.
         self._known = array("I")
         # Index -> since when the endpoint has been waiting.
         self._pending: dict[int, float] = {}
@@ -157,7 +157,7 @@ def _usable(backends: BpfMap) -> "array[int]":
     for chunk in backends.chunks():
         if chunk.values.count(0) < len(chunk.values):
             records = _RECORD.iter_unpack(chunk.values)
-            found.extend(generation if flags & USABLE else 0 for flags, generation in records)
+            found.extend(serial if flags & USABLE else 0 for flags, serial in records)
         else:
             found.frombytes(bytes(found.itemsize * chunk.size))
     return found

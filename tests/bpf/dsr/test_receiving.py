@@ -175,7 +175,7 @@ def test_a_connection_without_a_tunnel_offers_what_its_pod_does(
 def test_an_index_that_another_pod_has_got_is_not_used(dsr: Datapath, node: Node, kind: Kind):
     pod, index = pod_here(dsr, kind)
     request = kind.frame(client(kind), served(dsr, kind, index))
-    dsr.write_backend(index, pod._replace(address=kind.net.pod), kind.proto, generation=2)
+    dsr.write_backend(index, pod._replace(address=kind.net.pod), kind.proto, serial=2)
     result = arrive(dsr, node, wrapped(kind, request, pod))
     assert_same(result.packet, changed(request, target=pod))
     assert index not in {each.backend for each in dsr.short().values()}

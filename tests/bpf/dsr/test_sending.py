@@ -159,7 +159,7 @@ def test_an_open_connection_stays_though_its_pod_is_no_backend_any_more(
     frontend = served(dsr, tcp, index)
     for flags in ("S", "A"):
         arrive(dsr, node, tcp.frame(client(tcp), frontend, flags))
-    dsr.write_backend(index, End(tcp.net.local, 1), tcp.proto, generation=2)
+    dsr.write_backend(index, End(tcp.net.local, 1), tcp.proto, serial=2)
     dsr.maps["lb_pod_nodes"].delete_batch([key for key, _ in dsr.maps["lb_pod_nodes"].items()])
     frame = tcp.frame(client(tcp), frontend, "PA")
     assert_sent(tcp, arrive(dsr, node, frame), frame, to)

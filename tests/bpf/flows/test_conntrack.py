@@ -347,7 +347,7 @@ def test_a_syn_on_an_established_flow_leaves_a_backend_that_is_gone(flow: Flow):
 def test_a_syn_leaves_a_backend_whose_index_has_another_owner(flow: Flow):
     flow.establish()
     other = End(flow.kind.net.local, 9000)
-    flow.datapath.write_backend(1, other, flow.kind.proto, generation=2)
+    flow.datapath.write_backend(1, other, flow.kind.proto, serial=2)
     assert flow.request("PA") == flow.backend
     ask_twice(flow)
     assert flow.backend == other

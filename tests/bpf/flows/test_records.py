@@ -84,7 +84,7 @@ def test_a_flow_ends_when_its_client_begins_another_in_its_place(
     frontend = cluster_ip(datapath, kind, [index])
     histograms = list(sums(datapath.maps["lb_histograms"]))
     exchange(datapath, kind, frontend, backend, ways)
-    datapath.write_backend(index, backend, kind.proto, generation=2)
+    datapath.write_backend(index, backend, kind.proto, serial=2)
     is_kept = bool(datapath.established())
     if is_kept:
         datapath.wait_a_second()
@@ -94,7 +94,7 @@ def test_a_flow_ends_when_its_client_begins_another_in_its_place(
     first, second, end = ring.take()
     assert (first.event, second.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_START)
     assert (end.event, end.end) == (FlowEvent.LB_FLOW_END, FlowEnd.LB_END_REPLACED)
-    assert (first.generation, second.generation, end.generation) == (1, 2, 1)
+    assert (first.serial, second.serial, end.serial) == (1, 2, 1)
     sent = ways.count(">") + is_kept
     assert (end.original.packets, end.reply.packets) == (sent, ways.count("<"))
     assert (end.client, end.client_port) == (addr(pod(kind).address), pod(kind).port)

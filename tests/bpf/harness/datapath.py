@@ -168,15 +168,15 @@ class Datapath:
         self.maps["lb_uplinks"].update(u32(ifindex % UPLINKS), bytes(uplink))
 
     def backend(
-        self, end: End, proto: Protocol, *, flags: BackendFlag | int = 0, generation: int = 1
+        self, end: End, proto: Protocol, *, flags: BackendFlag | int = 0, serial: int = 1
     ) -> int:
         """A usable backend; returns its index. `flags`: more of them."""
         index = self._take("backend")
-        self.write_backend(index, end, proto, flags=flags, generation=generation)
+        self.write_backend(index, end, proto, flags=flags, serial=serial)
         return index
 
     def write_backend(
-        self, index: int, end: End, proto: Protocol, *, flags: int = 0, generation: int = 1
+        self, index: int, end: End, proto: Protocol, *, flags: int = 0, serial: int = 1
     ) -> None:
         """Give an index to an endpoint, which is usable."""
         value = LbBackend(
@@ -184,7 +184,7 @@ class Datapath:
             port=end.port,
             proto=proto,
             flags=flags | BackendFlag.LB_BACKEND_USABLE,
-            generation=generation,
+            serial=serial,
             service=SERVICE,
         )
         self.maps["lb_backends"].update(u32(index), bytes(value))

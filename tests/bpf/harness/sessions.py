@@ -87,9 +87,9 @@ class Sessions:
         assert entry
         return (_now() - int(entry.last_used)) / _SECOND
 
-    def keep(self, backend: int, *, age: float = 0, generation: int = 1) -> None:
+    def keep(self, backend: int, *, age: float = 0, serial: int = 1) -> None:
         """Have the pod's last new flow gone to this backend, `age` seconds ago."""
-        value = LbAffinity(backend, generation, _now() - int(age * _SECOND))
+        value = LbAffinity(backend, serial, _now() - int(age * _SECOND))
         self.datapath.maps["lb_affinity"].update(self._key(SERVICE, ""), bytes(value))
 
     def _key(self, service: int, client: str) -> bytes:

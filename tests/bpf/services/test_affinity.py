@@ -215,7 +215,7 @@ def test_sources_on_this_node_and_others_each_heed_their_own_range(sessions: Ses
 def test_an_index_that_was_given_to_another_backend_is_not_followed(sessions: Sessions):
     seen = set()
     for _ in range(TIMES):
-        sessions.keep(sessions.backends[0], generation=2)
+        sessions.keep(sessions.backends[0], serial=2)
         seen.add(sessions.ask())
     assert len(seen) > 1
 
@@ -251,12 +251,12 @@ def test_every_backend_of_a_range_is_found(sessions: Sessions, count: int):
 # What is kept
 
 
-def test_the_entry_names_the_backend_and_its_generation(sessions: Sessions):
+def test_the_entry_names_the_backend_and_its_serial(sessions: Sessions):
     index = sessions.ask()
-    generation = sessions.datapath.backend_at(index).generation
+    serial = sessions.datapath.backend_at(index).serial
     entry = sessions.entry()
     assert entry
-    assert entry == LbAffinity(index, generation, entry.last_used)
+    assert entry == LbAffinity(index, serial, entry.last_used)
 
 
 def test_more_clients_than_fit_are_all_served(sessions: Sessions):

@@ -147,7 +147,7 @@ def test_a_reset_of_an_open_connection_is_no_failure(datapath, tcp):
 def test_a_flow_of_an_earlier_backend_at_the_index_does_not_count(datapath, tcp):
     flow, index = one_backend(datapath, tcp, WATCHED)
     flow.request("S")
-    datapath.write_backend(index, flow.backend, tcp.proto, flags=WATCHED, generation=2)
+    datapath.write_backend(index, flow.backend, tcp.proto, flags=WATCHED, serial=2)
     flow.reply("RA")
     assert failures(datapath, index)[0] == 0
 

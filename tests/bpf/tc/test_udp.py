@@ -260,9 +260,7 @@ def test_a_flow_whose_service_has_nothing_left_is_refused_until_there_is_somethi
 
 def test_a_flow_leaves_a_backend_that_has_another_port_now(talk: Talk):
     index = talk.chosen()
-    talk.datapath.write_backend(
-        index, End(talk.kind.net.remote, 9090), talk.kind.proto, generation=2
-    )
+    talk.datapath.write_backend(index, End(talk.kind.net.remote, 9090), talk.kind.proto, serial=2)
     for slot in range(1, 61):
         talk.datapath.maps["lb_slots"].update(u32(slot), u32(index))
     assert talk.request().port == 9090

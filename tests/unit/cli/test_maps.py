@@ -39,7 +39,7 @@ def fill(maps, *frontends):
 
 
 def add_flow(maps, backend):
-    entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, backend=backend, generation=1)
+    entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, backend=backend, serial=1)
     maps["lb_conntrack"].update(bytes(40), bytes(entry))
 
 
@@ -160,7 +160,7 @@ def test_maps_entry_by_entry(maps):
     assert run("dump", "lb_slots", "lb_backends", "lb_frontends").splitlines() == [
         "lb_slots: 0 entries",
         "lb_backends: 1 entry",
-        "  0  ->  addr=10.1.0.1 port=8080 proto=tcp flags=usable generation=1 service=1",
+        "  0  ->  addr=10.1.0.1 port=8080 proto=tcp flags=usable serial=1 service=1",
         "lb_frontends: 1 entry",
         "  addr=10.96.0.1 port=80 proto=tcp  ->  0",
     ]

@@ -106,7 +106,7 @@ def test_an_ejected_backend_is_in_no_range_and_comes_back_as_the_same(world: Wor
     assert flags(world, index) == USABLE | WATCHED | TRIAL
     change(world, web())
     assert flags(world, index) == USABLE | WATCHED
-    assert backend(world.maps, index).generation == before.generation
+    assert backend(world.maps, index).serial == before.serial
 
 
 def test_a_trial_begins_with_its_own_count(world: World):
@@ -237,19 +237,19 @@ def test_a_reading_says_how_many_clients_have_failed_and_how_many_there_are(worl
     index = index_of(world, FIRST)
     count(world, index, 7, failed=0b10110)
     record, now = backend(world.maps, index), time.monotonic_ns()
-    for number, (service, ago, of, generation) in enumerate(
+    for number, (service, ago, of, serial) in enumerate(
         [
-            (record.service, 0, index, record.generation),
-            (record.service, 299, index, record.generation),
-            (record.service, 301, index, record.generation),
-            (record.service, 0, index, record.generation + 1),
-            (record.service, 0, index + 1, record.generation),
-            (99, 0, index + 1, record.generation),
+            (record.service, 0, index, record.serial),
+            (record.service, 299, index, record.serial),
+            (record.service, 301, index, record.serial),
+            (record.service, 0, index, record.serial + 1),
+            (record.service, 0, index + 1, record.serial),
+            (99, 0, index + 1, record.serial),
         ]
     ):
         for client in (parse_address(f"10.1.0.{number}"), parse_address(f"fd00::{number}")):
             key = LbClientKey(service=service, client=LbAddr.of(client))
-            value = LbClient(established=now - ago * 10**9, backend=of, generation=generation)
+            value = LbClient(established=now - ago * 10**9, backend=of, serial=serial)
             world.maps["lb_clients"].update(bytes(key), bytes(value))
     (reading,) = world.sync.failures(())[WEB].values()
     assert (reading.witnesses, reading.clients, reading.regulars) == (3, 4, 4)
@@ -327,8 +327,8 @@ def test_explain_does_not_keep_a_client_at_a_backend_on_trial(world: World):
     lookups = Lookups(world.maps)
     desc = lookups.frontend_lookup(web().key)
     assert desc
-    generation = backend(world.maps, index).generation
-    entry = LbAffinity(backend=index, generation=generation, last_used=time.monotonic_ns())
+    serial = backend(world.maps, index).serial
+    entry = LbAffinity(backend=index, serial=serial, last_used=time.monotonic_ns())
     key = LbClientKey(service=desc.service, client=LbAddr.of(CLIENT))
     world.maps["lb_affinity"].update(bytes(key), bytes(entry))
     count(world, index, 0)

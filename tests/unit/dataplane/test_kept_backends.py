@@ -59,7 +59,7 @@ def test_a_backend_that_serves_keeps_its_index_when_no_range_names_it(world: Wor
     change(world, dns(backends(SECOND), serving=backends(FIRST, terminating=True)))
     after = backend(world.maps, index)
     assert after.flags == SERVING | TERMINATING
-    assert (place(after), after.generation) == (place(before), before.generation)
+    assert (place(after), after.serial) == (place(before), before.serial)
     assert index_in_use(world) != index
     assert not world.sync.take_ended_udp()
 
@@ -189,7 +189,7 @@ def test_one_that_comes_back_finds_its_backends(world: World):
     change(world, withdrawn(FIRST))
     change(world, dns(backends(FIRST)))
     assert (index_in_use(world), flags(world, index)) == (index, USABLE)
-    assert backend(world.maps, index).generation == before.generation
+    assert backend(world.maps, index).serial == before.serial
 
 
 def test_a_restart_keeps_what_another_proxy_serves_and_writes_nothing(world: World):

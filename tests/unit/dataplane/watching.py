@@ -24,7 +24,7 @@ from tests.unit.dataplane.programs import (
 
 KEY_SIZE = 20
 
-# A descriptor, its slots, the backends with generation and Service id, and whom it lets in.
+# A descriptor, its slots, the backends with serial and Service id, and whom it lets in.
 Content = tuple[bytes, list[int], list[tuple[Place, int, int]], Sources]
 
 
@@ -117,5 +117,5 @@ class Readers:
         desc = LbDesc.from_buffer_copy(element(self._maps, "lb_descs", index))
         indices = [*slots(self._maps, desc.local), *slots(self._maps, desc.others)]
         backends = [backend(self._maps, each) for each in indices]
-        named = [(place(each), each.generation, each.service) for each in backends]
+        named = [(place(each), each.serial, each.service) for each in backends]
         return bytes(desc), indices, named, sources(self._maps, desc)

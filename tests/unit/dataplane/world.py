@@ -118,7 +118,7 @@ class World:
 
     def _inspect_backends(self, found: Found) -> None:
         for backend in found.backends.values():
-            assert backend.generation > 0
+            assert backend.serial > 0
             assert backend.flags & USABLE
             name = (found.offer.service, place(backend))
             flags = backend.flags & (LOCAL | TERMINATING)

@@ -267,9 +267,9 @@ def test_a_client_stays_with_the_backend_of_its_affinity(node):
     index, record = node.backend(NEAR)
     entry = LbClientKey(service=record.service, client=addr(CLIENT))
 
-    def remember(seconds_ago=0, generation=record.generation):
+    def remember(seconds_ago=0, serial=record.serial):
         used = time.monotonic_ns() - seconds_ago * 1_000_000_000
-        value = LbAffinity(backend=index, generation=generation, last_used=used)
+        value = LbAffinity(backend=index, serial=serial, last_used=used)
         node.maps["lb_affinity"].update(bytes(entry), bytes(value))
         return node.ask(outside(), key(VIP))
 
@@ -278,7 +278,7 @@ def test_a_client_stays_with_the_backend_of_its_affinity(node):
     assert (chances(step)[NEAR], chances(step)[FAR]) == (1, 0)
     assert f"stays with {NEAR}:8080" in step.affinity
     assert "has expired" in remember(seconds_ago=61).affinity
-    step = remember(generation=record.generation + 1)
+    step = remember(serial=record.serial + 1)
     assert chances(step)[NEAR] == 1 / 3
     assert "is no longer usable" in step.affinity
 
@@ -292,7 +292,7 @@ def test_a_flow_that_is_there_goes_on(node):
     entry = LbConntrack(
         to=to,
         backend=index,
-        generation=record.generation,
+        serial=record.serial,
         direction=Direction.LB_DIR_ORIGINAL,
         hook=Hook.LB_HOOK_POD_INGRESS,
         state=CtState.LB_CT_ESTABLISHED,

@@ -10,7 +10,7 @@ TO = LbTuple(saddr=LbAddr.from_buffer_copy(CLIENT[0]), sport=7, proto=Protocol.U
 
 
 def entry(**fields) -> bytes:
-    given = {"backend": 3, "generation": 4, "created": 5, "last_seen": 6, "to": TO, **fields}
+    given = {"backend": 3, "serial": 4, "created": 5, "last_seen": 6, "to": TO, **fields}
     return bytes(LbConntrack(**given))
 
 

@@ -23,10 +23,8 @@ def world() -> World:
     return made
 
 
-def generation(world: World, index: int) -> int:
-    return BackendRecord.unpack(
-        world.maps["lb_backends"].lookup(pack_index(index)) or b""
-    ).generation
+def serial(world: World, index: int) -> int:
+    return BackendRecord.unpack(world.maps["lb_backends"].lookup(pack_index(index)) or b"").serial
 
 
 def count(world: World, index: int = 0) -> int:
@@ -38,7 +36,7 @@ def put(world: World, index: int, number: int) -> None:
 
 
 def used(world: World, *numbers: int) -> Callable[[], dict[tuple[int, int], int]]:
-    return lambda: {(i, generation(world, i)): number for i, number in enumerate(numbers)}
+    return lambda: {(i, serial(world, i)): number for i, number in enumerate(numbers)}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_what_changes_meanwhile_is_not_counted_twice(world):
 
 def test_flows_of_an_earlier_backend_with_the_index_do_not_count(world):
     put(world, 0, 8)
-    correct_open_connections(world.maps, lambda: {(0, generation(world, 0) + 1): 8})
+    correct_open_connections(world.maps, lambda: {(0, serial(world, 0) + 1): 8})
     assert count(world) == 4
 
 

@@ -17,7 +17,7 @@ from tests.memory_maps import memory_maps
 
 POD, OTHER, POD6, VIP = map(parse_address, ("10.1.0.1", "10.1.0.2", "fd00:1::1", "10.96.0.1"))
 PORT = 53
-GENERATION = 7
+SERIAL = 7
 
 
 class Namespace:
@@ -49,15 +49,15 @@ class Machine:
         self.stale = StaleSockets(self.maps, diag=diag, visit=self._visit)
         self.backend(BackendFlag.LB_BACKEND_USABLE)
 
-    def backend(self, flags: int, generation: int = GENERATION) -> None:
-        record = LbBackend(port=PORT, proto=Protocol.UDP, flags=flags, generation=generation)
+    def backend(self, flags: int, serial: int = SERIAL) -> None:
+        record = LbBackend(port=PORT, proto=Protocol.UDP, flags=flags, serial=serial)
         self.maps["lb_backends"].update(bytes(u32(1)), bytes(record))
 
     def record(self, cookie: int, peer: Address = POD, **changes: Any) -> None:
         fields = {"proto": Protocol.UDP, "direction": Direction.LB_DIR_REPLY} | changes
         key = LbSocketKey(cookie=cookie, peer=LbAddr.from_buffer_copy(peer), port=PORT, **fields)
         frontend = LbAddr.from_buffer_copy(VIP)
-        value = LbSocket(peer=frontend, port=PORT, backend=1, generation=GENERATION)
+        value = LbSocket(peer=frontend, port=PORT, backend=1, serial=SERIAL)
         self.maps["lb_sockets"].update(bytes(key), bytes(value))
 
     @contextmanager
@@ -85,17 +85,17 @@ def test_a_socket_whose_backend_serves_is_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("flags", "generation"),
+    ("flags", "serial"),
     [
-        pytest.param(0, GENERATION, id="it is gone"),
-        pytest.param(BackendFlag.LB_BACKEND_USABLE, GENERATION + 1, id="another has its index"),
+        pytest.param(0, SERIAL, id="it is gone"),
+        pytest.param(BackendFlag.LB_BACKEND_USABLE, SERIAL + 1, id="another has its index"),
     ],
 )
-def test_a_socket_whose_backend_serves_no_more_is_ended(flags: int, generation: int):
+def test_a_socket_whose_backend_serves_no_more_is_ended(flags: int, serial: int):
     machine = Machine(Namespace((1, POD, PORT), (2, POD6, PORT)))
     machine.record(1)
     machine.record(2, POD6)
-    machine.backend(flags, generation)
+    machine.backend(flags, serial)
     assert machine.end().sockets == {Family.IPV4: 1, Family.IPV6: 1}
     assert machine.own.ended == [1, 2]
 

@@ -43,7 +43,7 @@ def test_a_backend_has_the_layout_of_c(socket: SocketRecord, rest: tuple[int, in
     record = BackendRecord(socket.pack(), *rest)
     struct = structs.LbBackend.from_buffer_copy(record.pack())
     assert bytes(struct)[:20] == socket.pack()
-    assert (struct.flags, struct.generation, struct.service) == rest
+    assert (struct.flags, struct.serial, struct.service) == rest
     assert BackendRecord.unpack(record.pack()) == record
 
 

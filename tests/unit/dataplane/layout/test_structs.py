@@ -52,15 +52,15 @@ def test_every_struct_has_a_format_of_its_size():
 
 
 def test_fields_that_are_not_chosen_are_skipped():
-    backend = LbBackend(flags=1, generation=2, service=3)
+    backend = LbBackend(flags=1, serial=2, service=3)
     assert packed_format(LbBackend, "flags", "service").unpack(bytes(backend)) == (1, 3)
-    assert packed_format(LbBackend, "generation").unpack(bytes(backend)) == (2,)
-    assert packed_format(LbBackend, "generation").pack(2) == bytes(LbBackend(generation=2))
+    assert packed_format(LbBackend, "serial").unpack(bytes(backend)) == (2,)
+    assert packed_format(LbBackend, "serial").pack(2) == bytes(LbBackend(serial=2))
 
 
 def test_fields_side_by_side_become_one_object():
-    entry = LbConntrack(backend=3, generation=4, created=5)
-    chosen = packed_format(LbConntrack, "created", ("backend", "generation"))
+    entry = LbConntrack(backend=3, serial=4, created=5)
+    chosen = packed_format(LbConntrack, "created", ("backend", "serial"))
     assert chosen.unpack(bytes(entry)) == (5, bytes(entry)[LbConntrack.backend.offset :][:8])
 
 

@@ -94,7 +94,7 @@ def test_what_is_equal_is_not_written(world: World):
     assert world.watch.written[before:] == []
 
 
-def test_an_endpoint_keeps_its_index_and_generation_while_it_is_used(world: World):
+def test_an_endpoint_keeps_its_index_and_serial_while_it_is_used(world: World):
     world.change(by_service(frontend(choice=backends(POD, OTHER_POD))))
     before = found(world).backends
     world.change(by_service(frontend(choice=backends(POD))))
@@ -180,7 +180,7 @@ def test_a_grace_period_that_began_before_the_last_write_frees_nothing(world: Wo
     assert world.sync.usage()["lb_addrs"].used == 1
 
 
-def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(world: World):
+def test_an_index_that_is_used_again_has_a_new_serial_and_fresh_counters(world: World):
     counters = [world.maps["lb_count_back"], world.maps["lb_count_front"]]
     for pod in (POD, OTHER_POD):
         world.change(by_service(frontend(choice=backends(pod))))
@@ -193,7 +193,7 @@ def test_an_index_that_is_used_again_has_a_new_generation_and_fresh_counters(wor
     world.change(by_service(frontend(choice=backends(POD))))
     (record,) = found(world).backends.values()
     assert backend_indices(world) == {0}
-    assert record.generation == 3
+    assert record.serial == 3
 
 
 def test_a_frontend_that_is_used_again_after_a_restart_has_fresh_counters(world: World):
@@ -325,7 +325,7 @@ def test_backends_of_empty_maps_begin_with_the_epoch():
     sync = Sync(maps, quiesce=lambda: None, epoch=5 << 16)
     sync.apply(by_service(frontend(choice=backends(POD))))
     first = LbBackend.from_buffer_copy(maps["lb_backends"].lookup(bytes(4)) or b"")
-    assert first.generation == (5 << 16) + 1
+    assert first.serial == (5 << 16) + 1
 
 
 def test_what_did_not_fit_keeps_no_maps_open():

@@ -16,11 +16,11 @@ from tests.memory_maps import memory_maps
 
 def add_socket(maps, cookie, direction=Direction.LB_DIR_REPLY, backend=3):
     key = LbSocketKey(cookie=cookie, proto=Protocol.UDP, direction=direction)
-    maps["lb_sockets"].update(bytes(key), bytes(LbSocket(backend=backend, generation=1)))
+    maps["lb_sockets"].update(bytes(key), bytes(LbSocket(backend=backend, serial=1)))
 
 
 def add_connection(maps, cookie, started, backend=3):
-    value = LbConnection(started=started, backend=backend, generation=1)
+    value = LbConnection(started=started, backend=backend, serial=1)
     maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
 
 
@@ -39,7 +39,7 @@ def test_connections_at_their_places_are_active():
     maps = memory_maps()
     add_connection(maps, 1, started=70)
     for cookie, started in ((2, 60), (3, 0), (0, 0)):
-        connection = LbConnection(started=started, backend=3, generation=1)
+        connection = LbConnection(started=started, backend=3, serial=1)
         place = LbConnPlace(cookie=cookie, connection=connection)
         maps["lb_conn_places"].update(bytes(u32(cookie)), bytes(place))
     found = read_active(maps)

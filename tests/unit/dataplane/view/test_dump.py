@@ -86,7 +86,7 @@ def test_a_source_range_is_shown_without_the_bits_of_its_id(maps, text, length, 
 def test_the_backend_of_a_client(maps):
     key = structs.LbClientKey(7, addr("fd00::1"))
     put(maps, "lb_affinity", key, structs.LbAffinity(3, 2, 1_000_000_000))
-    expected = {"backend": 3, "generation": 2, "last_used": 1_000_000_000}
+    expected = {"backend": 3, "serial": 2, "last_used": 1_000_000_000}
     assert decoded(maps, "lb_affinity") == [({"service": 7, "client": "fd00::1"}, expected)]
 
 

@@ -143,21 +143,21 @@ def test_connections_of_backends_and_what_uses_them_now(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
     count(maps, "lb_count_back", 0, 4, 0, 0)
     reply, original = Direction.LB_DIR_REPLY, Direction.LB_DIR_ORIGINAL
-    add_socket(maps, 1, reply, backend=0, generation=1)
-    add_socket(maps, 2, reply, backend=0, generation=1)
-    add_socket(maps, 2, original, backend=0, generation=1)
-    add_socket(maps, 3, reply, backend=0, generation=9)
-    add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
-    add_flow(maps, "lb_ct_short", 2, backend=0, generation=1)
-    add_flow(maps, "lb_ct_short", 3, backend=0, generation=1, state=CtState.LB_CT_CLOSED)
+    add_socket(maps, 1, reply, backend=0, serial=1)
+    add_socket(maps, 2, reply, backend=0, serial=1)
+    add_socket(maps, 2, original, backend=0, serial=1)
+    add_socket(maps, 3, reply, backend=0, serial=9)
+    add_flow(maps, "lb_conntrack", 1, backend=0, serial=1)
+    add_flow(maps, "lb_ct_short", 2, backend=0, serial=1)
+    add_flow(maps, "lb_ct_short", 3, backend=0, serial=1, state=CtState.LB_CT_CLOSED)
     (found,) = read_frontends(maps)
     assert list(found.backends.values()) == [in_use("10.1.0.1", active=3, connections=8)]
 
 
 def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
-    add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
-    add_flow(maps, "lb_conntrack", 2, backend=60000, generation=1)
+    add_flow(maps, "lb_conntrack", 1, backend=0, serial=1)
+    add_flow(maps, "lb_conntrack", 2, backend=60000, serial=1)
     sync.apply(by_service(frontend(choice=backends("10.1.0.2"))))
     (found,) = read_frontends(maps)
     assert found.frontend.local == backends("10.1.0.2")
@@ -166,7 +166,7 @@ def test_a_backend_that_left_is_shown_while_it_has_flows(maps, sync):
 
 def test_a_backend_that_came_back_is_in_use_beside_the_flows_of_the_one_before(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
-    add_flow(maps, "lb_conntrack", 1, backend=0, generation=1)
+    add_flow(maps, "lb_conntrack", 1, backend=0, serial=1)
     sync.apply(by_service(frontend()))
     sync.apply(by_service(frontend(choice=backends("10.1.0.1"))))
     (found,) = read_frontends(maps)
@@ -184,7 +184,7 @@ def test_backends_come_in_the_order_of_their_addresses(maps, sync):
 def test_a_flow_of_a_recycled_backend_is_nobodys(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1"))))
     sync.apply(by_service(frontend(choice=NOTHING)))
-    add_flow(maps, "lb_conntrack", 1, backend=0, generation=7)
+    add_flow(maps, "lb_conntrack", 1, backend=0, serial=7)
     assert read_frontends(maps)[0].draining == ()
 
 

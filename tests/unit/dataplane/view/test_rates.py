@@ -295,9 +295,9 @@ def test_a_backend_with_flows_that_is_offered_no_more_is_seen(maps, sync):
     sync.resync(by_service(frontend(choice=backends("10.1.0.1", "10.1.0.2"))))
     for backend in (0, 1):
         record = maps["lb_backends"].lookup(backend.to_bytes(4, byteorder))
-        generation = structs.LbBackend.from_buffer_copy(record).generation
+        serial = structs.LbBackend.from_buffer_copy(record).serial
         socket = structs.LbSocketKey(cookie=backend, direction=Direction.LB_DIR_REPLY)
-        value = structs.LbSocket(backend=backend, generation=generation)
+        value = structs.LbSocket(backend=backend, serial=serial)
         maps["lb_sockets"].update(bytes(socket), bytes(value))
     one = frontend(choice=backends("10.1.0.1"))
     serving = replace(one, serving=backends("10.1.0.2").backends)

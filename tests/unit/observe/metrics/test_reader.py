@@ -80,7 +80,7 @@ class World:
         table.update(key, bytes(counts) + value[len(bytes(counts)) :])
 
     def flow(self, number, **fields):
-        entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, generation=1, **fields)
+        entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, serial=1, **fields)
         self.maps["lb_conntrack"].update(number.to_bytes(40, "big"), bytes(entry))
 
     def note(self, *items):
