@@ -92,7 +92,7 @@
 #define LB_XDP_NEIGHBOURS 256
 /* A power of two. */
 #define LB_XDP_CHOICES 4096
-#define LB_MAX_PEERS 16384
+#define LB_MAX_NODES 16384
 #define LB_MAX_PATH_MTUS 4096
 #define LB_MAX_FRAGMENTS 8192
 #define LB_MAX_CLIENTS 16384

@@ -19,7 +19,10 @@
 
 /* A new flow: what its packets become, and the hook where its replies are reversed. */
 struct lb_flow {
-	struct lb_tuple to;
+	union {
+		struct lb_tuple to;
+		struct lb_tunneled tunneled;
+	};
 	__u32 service;
 	__u32 backend;
 	__u32 serial;
@@ -197,12 +200,12 @@ static __always_inline int lb_conntrack_remove(struct lb_packet *pkt,
 {
 	int is_established = lb_ct_state(entry) & LB_CT_ESTABLISHED;
 	int is_original = entry->direction == LB_DIR_ORIGINAL;
-	int peer, own;
+	int reverse, own;
 
-	lb_tuple_reverse(&pkt->peer, &entry->to);
-	peer = lb_conntrack_delete(&pkt->peer, is_established, 0);
+	lb_tuple_reverse(&pkt->reverse, &entry->to);
+	reverse = lb_conntrack_delete(&pkt->reverse, is_established, 0);
 	own = lb_conntrack_delete(&pkt->tuple, is_established, 0);
-	return is_original ? own : peer;
+	return is_original ? own : reverse;
 }
 
 static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,

@@ -52,18 +52,18 @@ static __always_inline int lb_conntrack_promote_one(struct lb_tuple *key,
 static __always_inline void lb_conntrack_promote(struct lb_packet *pkt, struct lb_conntrack *entry,
 						 struct lb_conntrack *other, int is_udp)
 {
-	int peer, own;
+	int reverse, own;
 
-	peer = lb_conntrack_promote_one(&pkt->peer, other, 0, LB_CT_ESTABLISHED, is_udp);
-	if (peer < 0 || peer == LB_MOVED)
+	reverse = lb_conntrack_promote_one(&pkt->reverse, other, 0, LB_CT_ESTABLISHED, is_udp);
+	if (reverse < 0 || reverse == LB_MOVED)
 		return;
 	own = lb_conntrack_promote_one(&pkt->tuple, entry, LB_CT_ESTABLISHED, 0, is_udp);
-	if (own < 0 && !peer)
-		lb_conntrack_delete_settled(&pkt->peer, is_udp);
+	if (own < 0 && !reverse)
+		lb_conntrack_delete_settled(&pkt->reverse, is_udp);
 	if (own < 0 || own == LB_MOVED)
 		return;
-	if (!peer)
-		lb_conntrack_delete_opening(&pkt->peer, is_udp);
+	if (!reverse)
+		lb_conntrack_delete_opening(&pkt->reverse, is_udp);
 	if (!own)
 		lb_conntrack_delete_opening(&pkt->tuple, is_udp);
 }
@@ -86,7 +86,7 @@ static __always_inline int lb_conntrack_has_seen(const struct lb_packet *pkt,
 static __always_inline void lb_conntrack_establish(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	struct lb_client_key client;
 
 	if (!reply || !lb_conntrack_has_seen(pkt, reply))
@@ -111,7 +111,7 @@ static __always_inline void lb_conntrack_track_udp(struct lb_packet *pkt,
 	if (lb_ct_state(entry) & LB_CT_ESTABLISHED ||
 	    (__s64)(entry->last_seen - entry->created) <= (__s64)LB_UDP_EXCHANGE)
 		return;
-	other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 1);
+	other = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 1);
 	if (other && (entry->state | other->state) & LB_CT_ACK)
 		lb_conntrack_promote(pkt, entry, other, 1);
 }

@@ -33,11 +33,11 @@ static __always_inline int lb_conntrack_is_foreign(struct lb_packet *pkt,
 
 	if (entry->direction != LB_DIR_REPLY || !(lb_ct_state(entry) & LB_CT_CLOSED))
 		return 0;
-	has_original = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0) != NULL;
+	has_original = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0) != NULL;
 	if ((pkt->tcp_flags & accepts) != accepts)
 		return !has_original;
 	if (has_original)
-		lb_ct_short.delete(&pkt->peer);
+		lb_ct_short.delete(&pkt->reverse);
 	lb_ct_short.delete(&pkt->tuple);
 	return 1;
 }
@@ -55,7 +55,7 @@ static __always_inline int lb_conntrack_retry(struct lb_packet *pkt, struct lb_c
 
 	if (lb_ct_state(entry) != (LB_CT_SYN | LB_CT_CLOSED))
 		return 0;
-	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	if (!reply || lb_ct_state(reply) != (LB_CT_ACK | LB_CT_CLOSED))
 		return 0;
 	reply->state = 0;
@@ -77,7 +77,7 @@ static __always_inline int lb_conntrack_is_silent(struct lb_packet *pkt,
 	if (!(entry->state & LB_CT_RETRIED) ||
 	    (__s64)(lb_now() - entry->last_seen) < (__s64)LB_ANSWER_TIME)
 		return 0;
-	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	return !reply || (__s64)(reply->last_seen - entry->last_seen) < 0;
 }
 
@@ -87,12 +87,12 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 {
 	if (is_udp)
 		return !lb_conntrack_has_lost_backend(entry) &&
-		       !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
+		       !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse);
 	if (lb_conntrack_is_foreign(pkt, entry))
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
-	if (entry->flags & LB_CT_DSR && lb_ct_state(entry) & (LB_CT_CLOSED | LB_CT_PEER_FIN))
+	if (entry->flags & LB_CT_DSR && lb_ct_state(entry) & (LB_CT_CLOSED | LB_CT_OTHER_FIN))
 		return 0;
 	if (!lb_backend_usable(entry->backend, entry->serial))
 		return (lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)) ==
@@ -110,7 +110,7 @@ static __always_inline int lb_has_lost_reply(struct lb_packet *pkt,
 		return 0;
 	if (!is_udp && !lb_ct_is_syn(pkt) && !(entry->flags & LB_CT_SNAT))
 		return 0;
-	return !lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, is_udp);
+	return !lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, is_udp);
 }
 
 /*
@@ -127,7 +127,7 @@ static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
 		return 0;
 	if (!is_udp && !lb_ct_is_syn(pkt))
 		return 1;
-	if (is_udp ? lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer) :
+	if (is_udp ? lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse) :
 		     lb_ct_state(entry) & LB_CT_CLOSED)
 		return 0;
 	return lb_geneve_is_returned(geneve) || (entry->to.dport == geneve->port &&
@@ -213,7 +213,7 @@ static __always_inline int lb_conntrack_is_stranded(struct lb_packet *pkt,
 static __always_inline int lb_conntrack_goes_on(struct lb_packet *pkt,
 						const struct lb_conntrack *entry, int is_udp)
 {
-	int is_idle = is_udp && lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer);
+	int is_idle = is_udp && lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse);
 
 	if (!lb_tunnel_opened() && !is_idle && !lb_conntrack_is_stranded(pkt, entry, is_udp))
 		return 1;

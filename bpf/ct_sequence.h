@@ -27,7 +27,7 @@
 static __always_inline int lb_conntrack_refuses(struct lb_packet *pkt,
 						const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 
 	if (!other)
 		return 1;
@@ -68,10 +68,10 @@ static __always_inline int lb_conntrack_continues(const struct lb_packet *pkt, _
  * acknowledges what the other side has sent, which whoever only knows the addresses and ports does
  * not know. Packets may be lost before they get here.
  */
-static __always_inline int lb_conntrack_knows_peer(struct lb_packet *pkt,
-						   const struct lb_conntrack *entry)
+static __always_inline int lb_conntrack_knows_other(struct lb_packet *pkt,
+						    const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 
 	return !other || (other->sent_end && (__u32)(other->sent_end - pkt->ack) <= LB_IN_FLIGHT);
 }
@@ -84,7 +84,7 @@ static __always_inline int lb_conntrack_knows_peer(struct lb_packet *pkt,
 static __always_inline void lb_conntrack_start_again(struct lb_conntrack *entry,
 						     struct lb_conntrack *original)
 {
-	__u8 closing = LB_CT_PEER_FIN | LB_CT_FIN_ACKED;
+	__u8 closing = LB_CT_OTHER_FIN | LB_CT_FIN_ACKED;
 
 	original->sent_end = 0;
 	entry->sent_end = 0;
@@ -123,7 +123,7 @@ static __always_inline int lb_conntrack_track_syn_sent(struct lb_packet *pkt,
 			entry->sent_end = end;
 		return 1;
 	}
-	original = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	original = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	if (!original)
 		return 0;
 	if (is_established) {
@@ -152,7 +152,7 @@ static __always_inline int lb_conntrack_track_sent(struct lb_packet *pkt,
 	if (pkt->tcp_flags & LB_TCP_SYN)
 		return lb_conntrack_track_syn_sent(pkt, entry, end);
 	if (entry->sent_end && !lb_conntrack_continues(pkt, progress) &&
-	    !lb_conntrack_knows_peer(pkt, entry))
+	    !lb_conntrack_knows_other(pkt, entry))
 		return 0;
 	if (!is_established || progress > 0 || progress < -LB_RETRANSMITTED ||
 	    pkt->tcp_flags & LB_TCP_FIN)

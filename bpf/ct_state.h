@@ -41,21 +41,21 @@ static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
 						   const struct lb_conntrack *entry)
 {
-	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	__u8 has_gone_on = LB_CT_SYN | LB_CT_ACK;
 	int error;
 
 	if (!reply || (reply->state & has_gone_on) != has_gone_on ||
-	    lb_ct_state(entry) & lb_ct_state(reply) & LB_CT_PEER_FIN)
+	    lb_ct_state(entry) & lb_ct_state(reply) & LB_CT_OTHER_FIN)
 		return;
-	if (lb_conntrack_reopen(&pkt->peer, reply))
+	if (lb_conntrack_reopen(&pkt->reverse, reply))
 		return;
 	error = lb_conntrack_reopen(&pkt->tuple, entry);
 	if (error < 0)
-		lb_conntrack.delete(&pkt->peer);
+		lb_conntrack.delete(&pkt->reverse);
 	if (error)
 		return;
-	lb_ct_short.delete(&pkt->peer);
+	lb_ct_short.delete(&pkt->reverse);
 	lb_ct_short.delete(&pkt->tuple);
 }
 
@@ -83,10 +83,10 @@ static __always_inline int lb_conntrack_retire_both(struct lb_packet *pkt,
 						    const struct lb_conntrack *other)
 {
 	int is_original = entry->direction == LB_DIR_ORIGINAL;
-	int peer = lb_conntrack_retire(&pkt->peer, other);
+	int reverse = lb_conntrack_retire(&pkt->reverse, other);
 	int own = lb_conntrack_retire(&pkt->tuple, entry);
 
-	return is_original ? own : peer;
+	return is_original ? own : reverse;
 }
 
 /* In SCTP, SHUTDOWN COMPLETE and ABORT both count as resets: the first is the normal end. */
@@ -112,7 +112,7 @@ static __always_inline int lb_conntrack_may_retry(const struct lb_conntrack *ent
  */
 static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 
 	if (!other) {
 		entry->state |= LB_CT_CLOSED;
@@ -131,7 +131,7 @@ static __always_inline void lb_conntrack_reset(struct lb_packet *pkt, struct lb_
 static __always_inline void lb_conntrack_replace(struct lb_packet *pkt, struct lb_conntrack *entry,
 						 int is_udp)
 {
-	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, is_udp);
+	struct lb_conntrack *reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, is_udp);
 	int is_settled = lb_ct_state(entry) & LB_CT_ESTABLISHED && !(entry->flags & LB_CT_DSR);
 	int is_late;
 
@@ -152,11 +152,11 @@ static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_co
 
 	if (!(entry->state & LB_CT_SYN))
 		return;
-	other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	other = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	if (!other)
 		return;
-	other->other_state |= LB_CT_PEER_FIN;
-	if (lb_ct_state(entry) & LB_CT_PEER_FIN) {
+	other->other_state |= LB_CT_OTHER_FIN;
+	if (lb_ct_state(entry) & LB_CT_OTHER_FIN) {
 		other->other_state |= LB_CT_CLOSED;
 		entry->state |= LB_CT_CLOSED;
 	}
@@ -169,7 +169,7 @@ static __always_inline void lb_conntrack_fin(struct lb_packet *pkt, struct lb_co
 static __always_inline void lb_conntrack_fin_acked(struct lb_packet *pkt,
 						   struct lb_conntrack *entry)
 {
-	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	struct lb_conntrack *other = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	int is_late;
 
 	if (!other || (__s32)(pkt->ack - other->sent_end) < 0)
@@ -191,7 +191,7 @@ static __always_inline void lb_conntrack_track_ack(struct lb_packet *pkt,
 {
 	__u8 state = lb_ct_state(entry);
 
-	int is_fin_pending = (state & (LB_CT_PEER_FIN | LB_CT_FIN_ACKED)) == LB_CT_PEER_FIN;
+	int is_fin_pending = (state & (LB_CT_OTHER_FIN | LB_CT_FIN_ACKED)) == LB_CT_OTHER_FIN;
 	int is_original = entry->direction == LB_DIR_ORIGINAL;
 
 	if (is_original && !is_fin_pending && !(state & (LB_CT_ESTABLISHED | LB_CT_CLOSED))) {
@@ -228,7 +228,7 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 	if (entry->flags & LB_CT_UNANSWERED ||
 	    (__s64)(entry->last_seen - entry->created) < (__s64)LB_ANSWER_TIME)
 		return;
-	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, 0);
+	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	if (!reply || lb_ct_state(reply) & (LB_CT_SYN | LB_CT_ACK))
 		return;
 	entry->flags |= LB_CT_UNANSWERED;

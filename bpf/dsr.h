@@ -39,7 +39,7 @@ static __always_inline int lb_dsr_is_of_cluster(const struct lb_packet *pkt)
 {
 	struct lb_addr client = pkt->tuple.saddr;
 
-	return lb_peers.lookup(&client) || lb_pod_nodes.lookup(&client);
+	return lb_nodes.lookup(&client) || lb_pod_nodes.lookup(&client);
 }
 
 /* The node of a remote backend, if this packet may be tunneled there. */
@@ -136,13 +136,13 @@ static __always_inline int lb_dsr_ends(const struct lb_packet *pkt, struct lb_co
  */
 static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	__u8 end = pkt->tcp_flags & LB_TCP_RST ? LB_CT_CLOSED : LB_CT_PEER_FIN;
+	__u8 end = pkt->tcp_flags & LB_TCP_RST ? LB_CT_CLOSED : LB_CT_OTHER_FIN;
 	__u8 was = lb_ct_state(entry);
 	struct lb_conntrack *closed;
 
 	if (was & (end | LB_CT_CLOSED))
 		return;
-	if (!(was & LB_CT_PEER_FIN))
+	if (!(was & LB_CT_OTHER_FIN))
 		lb_open_end(entry->desc_flags, entry->backend, entry->serial);
 	entry->state |= end == LB_CT_CLOSED ? end : end | LB_CT_ESTABLISHED;
 	if (!(was & LB_CT_ESTABLISHED))
@@ -178,7 +178,7 @@ static __always_inline void lb_dsr_go_on(struct lb_packet *pkt, struct lb_conntr
 static __always_inline void lb_dsr_track(struct lb_packet *pkt, struct lb_conntrack *entry,
 					 int is_udp)
 {
-	__u8 ended = LB_CT_CLOSED | LB_CT_PEER_FIN;
+	__u8 ended = LB_CT_CLOSED | LB_CT_OTHER_FIN;
 
 	lb_conntrack_count(pkt, entry);
 	if (!is_udp && lb_dsr_ends(pkt, entry))

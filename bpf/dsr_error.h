@@ -18,9 +18,9 @@ static __always_inline int lb_dsr_error(struct __sk_buff *skb, struct lb_packet 
 					const struct lb_packet *quote)
 {
 	lb_tunnel_note_mtu(skb, pkt, quote);
-	if (quote->peer.proto == IPPROTO_SCTP)
+	if (quote->reverse.proto == IPPROTO_SCTP)
 		return LB_PASS;
-	pkt->tuple = quote->peer;
+	pkt->tuple = quote->reverse;
 	pkt->tcp_flags = 0;
 	pkt->routing |= LB_IS_ERROR;
 	return LB_NEXT;

@@ -35,11 +35,11 @@ static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
 						  const struct lb_conntrack *entry,
 						  struct lb_tuple *other_key, __u64 now)
 {
-	struct lb_conntrack *peer = lb_conntrack_other(key, entry, other_key, 1);
+	struct lb_conntrack *other = lb_conntrack_other(key, entry, other_key, 1);
 	__s64 silence = now - entry->last_seen;
-	__s64 silence_of_peer = peer ? now - peer->last_seen : silence;
+	__s64 silence_of_other = other ? now - other->last_seen : silence;
 
-	return silence_of_peer < silence ? silence_of_peer : silence;
+	return silence_of_other < silence ? silence_of_other : silence;
 }
 
 /* Whether the UDP timeout has passed since the last packet in either direction. */
@@ -82,7 +82,7 @@ static __always_inline int lb_conntrack_is_abandoned(struct lb_packet *pkt,
 		return 0;
 	if (!(old->state & LB_CT_SYN))
 		return 1;
-	original = lb_conntrack_other(reply, old, &pkt->peer, 0);
+	original = lb_conntrack_other(reply, old, &pkt->reverse, 0);
 	return !original || !(original->state & LB_CT_ACK);
 }
 

@@ -32,14 +32,14 @@ enum lb_hook {
 };
 
 /*
- * What this direction has seen; UDP only uses ACK, for a reply. PEER_FIN: a FIN in the other
+ * What this direction has seen; UDP only uses ACK, for a reply. OTHER_FIN: a FIN in the other
  * direction; CLOSED: FINs in both, or a reset. ACK of an established flow that was reset: seen
  * since the reset.
  */
 enum lb_ct_state {
 	LB_CT_SYN = 1 << 0,
 	LB_CT_ACK = 1 << 1,
-	LB_CT_PEER_FIN = 1 << 2,
+	LB_CT_OTHER_FIN = 1 << 2,
 	LB_CT_CLOSED = 1 << 3,
 	LB_CT_ESTABLISHED = 1 << 4,
 	LB_CT_FIN_ACKED = 1 << 5,
@@ -62,7 +62,7 @@ enum lb_ct_flag {
 	LB_CT_TO_POD = 1 << 4,
 	/* Counted as failed, because the client had to repeat its SYN (ejection.h). */
 	LB_CT_UNANSWERED = 1 << 5,
-	/* Tunneled to the pod's node; to.saddr is that node, and there is no reply entry. */
+	/* Tunneled to the pod's node; to is a struct lb_tunneled, and there is no reply entry. */
 	LB_CT_DSR = 1 << 6,
 	/* Came from another node in a tunnel. */
 	LB_CT_TUNNELED = 1 << 7,
@@ -168,7 +168,7 @@ enum lb_connection_state {
 /*
  * A TCP connection translated at the socket, keyed by the socket's cookie. Times: CLOCK_MONOTONIC,
  * ns. started: when its SYN was sent, 0 before. original, reply, retransmits: what the counters
- * already include, as of flushed. addr and port: the frontend; peer and peer_port: the backend.
+ * already include, as of flushed. addr and port: the frontend; backend: its index.
  * state: enum lb_connection_state.
  */
 struct lb_connection {
@@ -186,8 +186,8 @@ struct lb_connection {
 	__u32 serial;
 	__u32 desc_flags;
 	__u32 retransmits;
-	struct lb_addr peer;
-	__be16 peer_port;
+	struct lb_addr backend_addr;
+	__be16 backend_port;
 	__u8 pad2[2];
 };
 

@@ -15,11 +15,11 @@
 /* As long as Linux waits for missing fragments (ipfrag_time). */
 #define LB_FRAGMENT_TIMEOUT (30 * LB_SECOND)
 
-/* Fills pkt->peer: the packet's tuple, with the identification in place of the ports. */
+/* Fills pkt->datagram: the packet's tuple, with the identification in place of the ports. */
 static __always_inline void lb_fragment_key(struct lb_packet *pkt)
 {
-	pkt->peer = pkt->tuple;
-	__builtin_memcpy(&pkt->peer.sport, &pkt->id, sizeof(pkt->id));
+	pkt->datagram = pkt->tuple;
+	__builtin_memcpy(&pkt->datagram.sport, &pkt->id, sizeof(pkt->id));
 }
 
 static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
@@ -27,7 +27,7 @@ static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
 	struct lb_fragment *first;
 
 	lb_fragment_key(pkt);
-	first = lb_fragments.lookup(&pkt->peer);
+	first = lb_fragments.lookup(&pkt->datagram);
 	if (!first || (__s64)(lb_now() - first->created) > (__s64)LB_FRAGMENT_TIMEOUT)
 		return LB_PASS;
 	pkt->tuple.sport = first->sport;
@@ -37,7 +37,7 @@ static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
 	return LB_NEXT;
 }
 
-/* Call it before the packet is rewritten. Overwrites pkt->peer. */
+/* Call it before the packet is rewritten. Overwrites pkt->datagram. */
 static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 {
 	struct lb_fragment first = {};
@@ -49,7 +49,7 @@ static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 	first.dport = pkt->tuple.dport;
 	first.via_stack = !!(pkt->routing & LB_VIA_STACK);
 	lb_fragment_key(pkt);
-	lb_fragments.insert(&pkt->peer, &first);
+	lb_fragments.insert(&pkt->datagram, &first);
 }
 
 /* lb_parse(), with the ports of a later fragment filled in. */
@@ -62,7 +62,7 @@ static __always_inline int lb_fragment_parse(struct __sk_buff *skb, struct lb_pa
 	if (pkt->fragment == LB_FRAGMENT_LATER)
 		return lb_fragment_lookup(pkt);
 	lb_fragment_key(pkt);
-	lb_fragments.delete(&pkt->peer);
+	lb_fragments.delete(&pkt->datagram);
 	return LB_NEXT;
 }
 

@@ -37,7 +37,7 @@ static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_
 	ports = cur->pos;
 	quote->tuple.sport = ports[0];
 	quote->tuple.dport = ports[1];
-	lb_tuple_reverse(&quote->peer, &quote->tuple);
+	lb_tuple_reverse(&quote->reverse, &quote->tuple);
 	return LB_NEXT;
 }
 
@@ -60,7 +60,7 @@ static __always_inline int lb_icmp_load_quote(struct __sk_buff *skb, const struc
 }
 
 /*
- * The quoted packet, with peer filled: the key of a packet in the direction of the error. NULL if
+ * The quoted packet, with reverse filled: the key of a packet in the direction of the error. NULL if
  * this is not an error, if the quote is truncated or a fragment, or if the error does not go to the
  * sender of the quoted packet.
  */
@@ -121,11 +121,11 @@ static __always_inline int lb_icmp_rewrite_quote(struct __sk_buff *skb, const st
 						 struct lb_packet *quote, const struct lb_tuple *to,
 						 __u32 addrs)
 {
-	__u32 ends = lb_csum_diff(&quote->peer.saddr, &to->saddr, LB_TUPLE_ENDS);
+	__u32 ends = lb_csum_diff(&quote->reverse.saddr, &to->saddr, LB_TUPLE_ENDS);
 	__u32 diff = ends;
 
 	if (pkt->is_ipv4)
-		diff = lb_csum_diff(&quote->peer.sport, &to->sport, 2 * sizeof(to->sport));
+		diff = lb_csum_diff(&quote->reverse.sport, &to->sport, 2 * sizeof(to->sport));
 	if (lb_icmp_quotes_csum(skb, pkt, quote)) {
 		if (bpf_l4_csum_replace(skb, lb_csum_offset(quote), 0, ends, lb_csum_flags(quote)))
 			return -1;
@@ -137,35 +137,35 @@ static __always_inline int lb_icmp_rewrite_quote(struct __sk_buff *skb, const st
 	return bpf_l4_csum_replace(skb, pkt->l4 + offsetof(struct lb_icmp, csum), 0, diff, 0);
 }
 
-/* Rewrites the error's own addresses to those in pkt->peer. Only ICMPv6 has a pseudo header. */
+/* Rewrites the error's own addresses to those in pkt->to. Only ICMPv6 has a pseudo header. */
 static __always_inline int lb_icmp_rewrite_header(struct __sk_buff *skb, struct lb_packet *pkt,
 						  __u8 ttl)
 {
-	__u32 diff = lb_csum_diff(&pkt->tuple.saddr, &pkt->peer.saddr, LB_TUPLE_ADDRS);
+	__u32 diff = lb_csum_diff(&pkt->tuple.saddr, &pkt->to.saddr, LB_TUPLE_ADDRS);
 
 	if (pkt->is_ipv4)
-		return lb_rewrite_ipv4_end(skb, pkt, &pkt->peer, ttl, diff, LB_IPV4_END_HEADER);
+		return lb_rewrite_ipv4_end(skb, pkt, &pkt->to, ttl, diff, LB_IPV4_END_HEADER);
 	if (bpf_l4_csum_replace(skb, pkt->l4 + offsetof(struct lb_icmp, csum), 0, diff,
 				BPF_F_PSEUDO_HDR))
 		return -1;
-	return lb_rewrite_ipv6_header(skb, pkt, &pkt->peer, ttl);
+	return lb_rewrite_ipv6_header(skb, pkt, &pkt->to, ttl);
 }
 
 /*
- * pkt->peer: what a packet of the flow in the direction of the error becomes. If its source is
+ * pkt->to: what a packet of the flow in the direction of the error becomes. If its source is
  * translated, so is the error's, even if a router sent it: packets that leave this node have one of
  * its addresses.
  */
 static __always_inline int lb_icmp_rewrite(struct __sk_buff *skb, struct lb_packet *pkt,
 					   struct lb_packet *quote, __u8 ttl)
 {
-	__u32 addrs = lb_csum_diff(&quote->peer.saddr, &pkt->peer.saddr, LB_TUPLE_ADDRS);
-	int keeps_source = lb_addr_is_equal(&quote->peer.saddr, &pkt->peer.saddr);
+	__u32 addrs = lb_csum_diff(&quote->reverse.saddr, &pkt->to.saddr, LB_TUPLE_ADDRS);
+	int keeps_source = lb_addr_is_equal(&quote->reverse.saddr, &pkt->to.saddr);
 
-	if (lb_icmp_rewrite_quote(skb, pkt, quote, &pkt->peer, addrs))
+	if (lb_icmp_rewrite_quote(skb, pkt, quote, &pkt->to, addrs))
 		return -LB_DROP_REWRITE;
 	if (keeps_source)
-		pkt->peer.saddr = pkt->tuple.saddr;
+		pkt->to.saddr = pkt->tuple.saddr;
 	return lb_icmp_rewrite_header(skb, pkt, ttl);
 }
 

@@ -92,14 +92,14 @@ static __always_inline void lb_known_follow_route(struct lb_packet *pkt,
 static __always_inline int lb_known_quoted(struct lb_packet *pkt, struct lb_packet *quote, int hook,
 					   struct lb_known_flow *known, int is_udp)
 {
-	struct lb_conntrack *entry = lb_conntrack_lookup(&quote->peer, is_udp);
+	struct lb_conntrack *entry = lb_conntrack_lookup(&quote->reverse, is_udp);
 
 	if (!entry)
-		entry = lb_conntrack_lookup_dsr(&quote->peer, hook);
+		entry = lb_conntrack_lookup_dsr(&quote->reverse, hook);
 	if (!entry || entry->hook != hook)
 		return LB_PASS;
 	if (!(LB_HAS_DSR && entry->flags & LB_CT_DSR) &&
-	    !lb_conntrack_other(&quote->peer, entry, &pkt->peer, is_udp))
+	    !lb_conntrack_other(&quote->reverse, entry, &pkt->reverse, is_udp))
 		return LB_PASS;
 	lb_known_fill(known, entry);
 	return LB_REDIRECT;

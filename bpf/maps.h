@@ -51,7 +51,7 @@ LB_MAP_READ_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKEN
 /* Pod on another node -> the address of that node, to which its packets are tunneled. */
 LB_MAP_READ_BY_USE("hash", struct lb_addr, struct lb_addr, lb_pod_nodes, LB_MAX_BACKENDS);
 /* Addresses of the cluster's other nodes, from which tunneled packets are accepted. */
-LB_MAP_READ_BY_USE("hash", struct lb_addr, __u8, lb_peers, LB_MAX_PEERS);
+LB_MAP_READ_BY_USE("hash", struct lb_addr, __u8, lb_nodes, LB_MAX_NODES);
 /* Another node -> the MTU of the path to it, if a router has told this node (tunnel_mtu.h). */
 LB_MAP("lru_hash", struct lb_addr, struct lb_path_mtu, lb_tunnel_mtus, LB_MAX_PATH_MTUS);
 /* The keys of tunnels. Tools never show them. */

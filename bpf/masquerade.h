@@ -150,10 +150,10 @@ static __always_inline void lb_masquerade_follow_route(struct lb_packet *pkt, in
 	struct lb_conntrack *entry = lb_conntrack_lookup(&pkt->tuple, is_udp);
 	struct lb_conntrack *reply;
 
-	reply = entry ? lb_conntrack_other(&pkt->tuple, entry, &pkt->peer, is_udp) : NULL;
+	reply = entry ? lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, is_udp) : NULL;
 	if (!reply)
 		return;
-	lb_reply_filter_add(&pkt->peer, LB_HOOK_POD_INGRESS, lb_now());
+	lb_reply_filter_add(&pkt->reverse, LB_HOOK_POD_INGRESS, lb_now());
 	reply->hook = LB_HOOK_POD_INGRESS;
 	entry->flags |= LB_CT_TO_POD;
 }

@@ -29,7 +29,7 @@ static __always_inline int lb_is_reserved(struct lb_packet *pkt, struct lb_connt
 		return 0;
 	if (pkt->tuple.proto != IPPROTO_UDP || (__s64)(now - entry->last_seen) < 0)
 		return 1;
-	if (lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->peer))
+	if (lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse))
 		return 0;
 	/* Answered: now the timeout of a stream applies. */
 	entry->state |= LB_CT_ESTABLISHED;
@@ -86,11 +86,11 @@ static __always_inline void lb_own_udp_sent(struct __sk_buff *skb, struct lb_pac
 
 	if (!(flags & LB_ADDR_NODE) || !lb_own_udp_is_own(skb, pkt))
 		return;
-	lb_tuple_reverse(&pkt->peer, &pkt->tuple);
-	entry = lb_conntrack_lookup_udp(&pkt->peer);
+	lb_tuple_reverse(&pkt->reverse, &pkt->tuple);
+	entry = lb_conntrack_lookup_udp(&pkt->reverse);
 	if (!entry) {
 		if (lb_own_udp_is_frontend(&key, flags))
-			lb_own_udp_reserve(&pkt->peer);
+			lb_own_udp_reserve(&pkt->reverse);
 	} else if (entry->hook == LB_HOOK_RESERVED && (__s64)(lb_now() - entry->last_seen) > 0) {
 		entry->last_seen = lb_now();
 	}

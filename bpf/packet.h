@@ -27,19 +27,34 @@ struct lb_cursor {
 	void *end;
 };
 
+/* What takes the place of a tuple where a packet goes in a tunnel: the pod, and the pod's node. */
+struct lb_tunneled {
+	struct lb_addr node;
+	struct lb_addr pod;
+	__be16 unused;
+	__be16 port;
+	__u8 proto;
+	__u8 pad[3];
+};
+
 /*
  * l3 and l4 are offsets from skb->data; l2 is the length of the link header, len that of the IP
  * packet. check: of the IPv4 header. seq: of TCP; ack: of TCP, or the tag of SCTP, which proves that
  * the sender has seen the other side's first packet; of an INIT ACK the tag that it asks for. Both in
  * host byte order. crc: of SCTP, in its own byte order. tcp_flags: for SCTP, those equivalent to the
- * first chunk. peer: the key of the other direction, once needed; a field because the stack is
+ * first chunk. reverse, to, tunneled, datagram: once needed; in one place, because the stack is
  * small. segs: packets on the wire. fragment: enum lb_fragment_place, 0 for a whole packet; id: the
  * identification of its datagram. routing: enum lb_packet_routing. ifindex: the device of the hook.
  * gso_size: as in the skb.
  */
 struct lb_packet {
 	struct lb_tuple tuple;
-	struct lb_tuple peer;
+	union {
+		struct lb_tuple reverse;     /* the key of the other direction */
+		struct lb_tuple to;          /* what the packet becomes */
+		struct lb_tunneled tunneled; /* or where it goes in a tunnel */
+		struct lb_tuple datagram;    /* the key of its fragments */
+	};
 	__u32 len;
 	union {
 		__u32 seq;
@@ -75,9 +90,15 @@ struct lb_icmp {
 	__be32 rest;
 };
 
-/* What a packet of a known flow becomes: copied from its entry, which may move meanwhile. */
+/*
+ * What a packet of a known flow becomes, or where it goes in a tunnel: copied from its entry, which may
+ * move meanwhile.
+ */
 struct lb_known_flow {
-	struct lb_tuple to;
+	union {
+		struct lb_tuple to;
+		struct lb_tunneled tunneled;
+	};
 	__u32 flags;
 	__u32 ifindex;
 	__u32 direction;

@@ -46,14 +46,15 @@ static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet
 
 /* LB_TUNNEL, with the route in fib. The client is told the reason if the packet is dropped. */
 static __always_inline int lb_known_to_tunnel(struct __sk_buff *skb, struct lb_packet *pkt,
-					      const struct lb_tuple *to, struct bpf_fib_lookup *fib)
+					      const struct lb_tunneled *to,
+					      struct bpf_fib_lookup *fib)
 {
-	int verdict = lb_tunnel_route(fib, skb, pkt, &to->saddr);
+	int verdict = lb_tunnel_route(fib, skb, pkt, &to->node);
 
 	if (verdict)
 		return verdict;
 	lb_fragment_store(pkt);
-	pkt->peer = *to;
+	pkt->tunneled = *to;
 	return LB_TUNNEL;
 }
 
@@ -82,7 +83,7 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	if (verdict != LB_REDIRECT)
 		return verdict;
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
-		return lb_known_to_tunnel(skb, pkt, &known->to, fib);
+		return lb_known_to_tunnel(skb, pkt, &known->tunneled, fib);
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_EGRESS && known->flags & LB_CT_TUNNELED)
 		lb_mss_clamp(skb, pkt);
 	verdict = lb_route(fib, skb, pkt, known, hook);
@@ -91,10 +92,10 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	if (lb_needs_fib_lookup(known) && fib->ifindex)
 		lb_known_follow_route(pkt, known, fib->ifindex);
 	lb_fragment_store(pkt);
-	pkt->peer = known->to;
+	pkt->to = known->to;
 	if (pkt->routing & LB_VIA_STACK)
 		lb_stack_enter(pkt, &pkt->tuple, known->direction);
-	if (lb_rewrite(skb, pkt, &pkt->peer, lb_known_ttl(pkt, known)))
+	if (lb_rewrite(skb, pkt, &pkt->to, lb_known_ttl(pkt, known)))
 		return -LB_DROP_REWRITE;
 	return lb_send(skb, pkt, hook, known->flags, fib);
 }
@@ -113,20 +114,22 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 
 	if (!quote || !known)
 		return LB_PASS;
-	verdict = quote->peer.proto == IPPROTO_UDP ? lb_known_quoted(pkt, quote, hook, known, 1) :
-						     lb_known_quoted(pkt, quote, hook, known, 0);
+	verdict = quote->reverse.proto == IPPROTO_UDP ?
+			  lb_known_quoted(pkt, quote, hook, known, 1) :
+			  lb_known_quoted(pkt, quote, hook, known, 0);
 	if (LB_HAS_DSR && verdict != LB_REDIRECT && hook == LB_HOOK_HOST_INGRESS)
 		return lb_dsr_error(skb, pkt, quote);
 	if (verdict != LB_REDIRECT)
 		return lb_routed_error(skb, pkt, quote, hook);
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
-		return lb_known_to_tunnel(skb, pkt, &known->to, fib) == LB_TUNNEL ? LB_TUNNEL :
-										    LB_PASS;
+		return lb_known_to_tunnel(skb, pkt, &known->tunneled, fib) == LB_TUNNEL ?
+			       LB_TUNNEL :
+			       LB_PASS;
 	if (lb_route(fib, skb, pkt, known, hook))
 		return LB_PASS;
-	pkt->peer = known->to;
+	pkt->to = known->to;
 	if (pkt->routing & LB_VIA_STACK)
-		lb_stack_enter(pkt, &quote->peer, known->direction);
+		lb_stack_enter(pkt, &quote->reverse, known->direction);
 	if (lb_icmp_rewrite(skb, pkt, quote, lb_known_ttl(pkt, known)))
 		return -LB_DROP_REWRITE;
 	return lb_send(skb, pkt, hook, known->flags, fib);
@@ -146,9 +149,9 @@ static __always_inline void lb_stack_enter_new(struct lb_packet *pkt, struct lb_
 					       struct bpf_fib_lookup *fib)
 {
 	pkt->routing |= LB_VIA_STACK;
-	pkt->peer = flow->to;
+	pkt->to = flow->to;
 	lb_stack_enter(pkt, &pkt->tuple, LB_DIR_ORIGINAL);
-	flow->to = pkt->peer;
+	flow->to = pkt->to;
 	fib->ifindex = 0;
 }
 
@@ -177,7 +180,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	if (verdict)
 		return verdict;
 	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR) {
-		pkt->peer = flow.to;
+		pkt->tunneled = flow.tunneled;
 		return LB_TUNNEL;
 	}
 	verdict = lb_flow_begin(skb, pkt, &flow);
@@ -187,7 +190,7 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 		lb_stack_enter_new(pkt, &flow, fib);
 	lb_fragment_store(pkt);
 	if (flow.flags & LB_CT_DSR) {
-		pkt->peer = flow.to;
+		pkt->tunneled = flow.tunneled;
 		return LB_TUNNEL;
 	}
 	if (lb_rewrite(skb, pkt, &flow.to, lb_next_ttl(pkt, fib)))

@@ -143,7 +143,7 @@ static __always_inline int lb_service_to_tunnel(void *ctx, const struct lb_packe
 						const struct lb_addr *node, struct lb_flow *flow,
 						struct bpf_fib_lookup *fib)
 {
-	flow->to.saddr = *node;
+	flow->tunneled.node = *node;
 	flow->flags = LB_CT_DSR;
 	return lb_tunnel_route(fib, ctx, pkt, node);
 }

@@ -54,8 +54,8 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 		.backend = choice->index,
 		.serial = choice->backend->serial,
 		.desc_flags = match->desc->flags,
-		.peer = backend->addr,
-		.peer_port = backend->port,
+		.backend_addr = backend->addr,
+		.backend_port = backend->port,
 	};
 
 	lb_connection_store(lb_get_socket_cookie(ctx), &value);
@@ -64,7 +64,8 @@ static __always_inline void lb_sock_nat_add_tcp(struct bpf_sock_addr *ctx,
 static __always_inline int lb_connection_is_to(const struct lb_connection *connection,
 					       const struct lb_addr *peer, __be16 port)
 {
-	return connection->peer_port == port && lb_addr_is_equal(&connection->peer, peer);
+	return connection->backend_port == port &&
+	       lb_addr_is_equal(&connection->backend_addr, peer);
 }
 
 static __always_inline int lb_sock_nat_reverse_tcp(__u64 cookie, struct lb_peer *peer)

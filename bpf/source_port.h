@@ -94,8 +94,8 @@ static __always_inline int lb_source_port_take_over(struct lb_packet *pkt, struc
 {
 	int is_established = lb_ct_state(old) & LB_CT_ESTABLISHED;
 
-	if (lb_conntrack_other(reply, old, &pkt->peer, 0))
-		lb_conntrack_delete(&pkt->peer, is_established, 0);
+	if (lb_conntrack_other(reply, old, &pkt->reverse, 0))
+		lb_conntrack_delete(&pkt->reverse, is_established, 0);
 	lb_conntrack_delete(reply, is_established, 0);
 	return lb_conntrack_insert(reply, entry, 0);
 }
@@ -112,7 +112,7 @@ static __always_inline int lb_source_port_keep_udp(struct lb_packet *pkt, struct
 	if (!old)
 		old = lb_ct_udp.lookup(reply);
 	if (old && (lb_tuple_is_equal(&old->to, &entry->to) ||
-		    lb_conntrack_silence(reply, old, &pkt->peer, entry->created) >=
+		    lb_conntrack_silence(reply, old, &pkt->reverse, entry->created) >=
 			    lb_conntrack_udp_timeout(settings, old)))
 		*may_take = 1;
 	return -1;
@@ -132,8 +132,8 @@ static __always_inline __s64 lb_source_port_silence(struct lb_packet *pkt, struc
 	if (!old)
 		return 0;
 	last_seen = old->last_seen;
-	lb_tuple_reverse(&pkt->peer, &old->to);
-	original = lb_ct_udp.lookup(&pkt->peer);
+	lb_tuple_reverse(&pkt->reverse, &old->to);
+	original = lb_ct_udp.lookup(&pkt->reverse);
 	if (original && (__s64)(original->last_seen - last_seen) > 0)
 		last_seen = original->last_seen;
 	return (__s64)(now - last_seen) > (__s64)LB_UDP_RECENT ? now - last_seen : -1;
@@ -180,11 +180,11 @@ static __always_inline int lb_source_port_take_over_udp(struct lb_packet *pkt,
 	struct lb_conntrack *old = lb_conntrack_lookup_udp(reply);
 	struct lb_conntrack *original;
 
-	original = old ? lb_conntrack_other(reply, old, &pkt->peer, 1) : NULL;
+	original = old ? lb_conntrack_other(reply, old, &pkt->reverse, 1) : NULL;
 	if (original) {
 		lb_flow_end(pkt, old, original,
 			    old->state & LB_CT_ACK ? LB_END_TIMED_OUT : LB_END_NO_ANSWER);
-		lb_conntrack_delete(&pkt->peer, 0, 1);
+		lb_conntrack_delete(&pkt->reverse, 0, 1);
 	}
 	lb_conntrack_delete(reply, 0, 1);
 	return lb_conntrack_insert(reply, entry, 1);

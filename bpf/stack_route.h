@@ -120,7 +120,7 @@ static __always_inline void lb_stack_nat_add(struct lb_stack_scratch *scratch,
 }
 
 /*
- * pkt->peer: what the flow's entry makes of a packet in this direction; replaced by what the packet
+ * pkt->to: what the flow's entry makes of a packet in this direction; replaced by what the packet
  * is until it leaves. key: the packet's.
  */
 static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct lb_tuple *key,
@@ -131,17 +131,17 @@ static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct l
 
 	if (!scratch)
 		return;
-	lb_stack_between(&scratch->between, key, &pkt->peer, direction);
+	lb_stack_between(&scratch->between, key, &pkt->to, direction);
 	scratch->nat.last_seen = lb_now();
 	lb_tuple_reverse(&scratch->reverse, &scratch->between);
 	lb_flow_filter_add(&scratch->between, scratch->nat.last_seen);
 	lb_flow_filter_add(&scratch->reverse, scratch->nat.last_seen);
 	nat = lb_stack_nat.lookup(&scratch->between);
-	if (nat && lb_tuple_is_equal(&nat->to, &pkt->peer))
+	if (nat && lb_tuple_is_equal(&nat->to, &pkt->to))
 		nat->last_seen = scratch->nat.last_seen;
 	else
-		lb_stack_nat_add(scratch, key, &pkt->peer, direction);
-	pkt->peer = scratch->between;
+		lb_stack_nat_add(scratch, key, &pkt->to, direction);
+	pkt->to = scratch->between;
 }
 
 /* What a packet becomes when it leaves; NULL if it did not arrive here for a masqueraded flow. */
@@ -174,10 +174,10 @@ static __always_inline int lb_routed_error(struct __sk_buff *skb, struct lb_pack
 
 	if (hook != LB_HOOK_HOST_EGRESS && hook != LB_HOOK_POD_EGRESS)
 		return LB_PASS;
-	nat = lb_stack_nat.lookup(&quote->peer);
+	nat = lb_stack_nat.lookup(&quote->reverse);
 	if (!nat)
 		return LB_PASS;
-	pkt->peer = nat->to;
+	pkt->to = nat->to;
 	return lb_icmp_rewrite(skb, pkt, quote, pkt->ttl) ? -LB_DROP_REWRITE : LB_PASS;
 }
 

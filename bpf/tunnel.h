@@ -104,7 +104,8 @@ static __always_inline void lb_tunnel_fill(void *head, const struct lb_packet *p
 	__builtin_memset(head, 0, lb_ip_len(is_ipv4));
 	if (is_ipv4)
 		ipv4->frag_off = bpf_htons(1 << LB_IPV4_DF_BIT);
-	lb_ip_write(head, is_ipv4 ? &settings->node4 : &settings->node6, &pkt->peer.saddr, is_ipv4);
+	lb_ip_write(head, is_ipv4 ? &settings->node4 : &settings->node6, &pkt->tunneled.node,
+		    is_ipv4);
 	lb_ip_complete(head, IPPROTO_UDP, len, is_ipv4);
 	udp->source = lb_tunnel_source_port(pkt);
 	udp->dest = settings->dsr_port;
@@ -117,8 +118,8 @@ static __always_inline void lb_tunnel_fill(void *head, const struct lb_packet *p
 	geneve->class = bpf_htons(LB_GENEVE_CLASS);
 	geneve->type = LB_GENEVE_POD;
 	geneve->length = LB_GENEVE_DATA;
-	geneve->pod = pkt->peer.daddr;
-	geneve->port = pkt->peer.dport;
+	geneve->pod = pkt->tunneled.pod;
+	geneve->port = pkt->tunneled.port;
 	geneve->answer = bpf_htons(!!(pkt->routing & LB_IS_RETURNED));
 	known = lb_tunnel_known_keys();
 	if (known)
@@ -147,7 +148,7 @@ static __always_inline int lb_tunnel_wrap(struct __sk_buff *skb, const struct lb
 	return bpf_skb_store_bytes(skb, pkt->l3, head, len, 0);
 }
 
-/* Sends the packet to the node pkt->peer.saddr, for pod pkt->peer.daddr, along the route in fib. */
+/* Sends the packet to pkt->tunneled.node, for pkt->tunneled.pod, along the route in fib. */
 static __always_inline int lb_tunnel_send(struct __sk_buff *skb, const struct lb_packet *pkt,
 					  const struct bpf_fib_lookup *fib)
 {
@@ -214,13 +215,13 @@ static __always_inline int lb_tunnel_return(struct bpf_fib_lookup *fib, void *ct
 	if (!tunnel)
 		return -LB_DROP_TUNNEL;
 	if (pkt->is_ipv4)
-		lb_ip_read(lb_ip_start(&tunnel->ip, 1), &pkt->peer.saddr, &pkt->peer.daddr, 1);
+		lb_ip_read(lb_ip_start(&tunnel->ip, 1), &pkt->tunneled.node, &pkt->tunneled.pod, 1);
 	else
-		lb_ip_read(lb_ip_start(&tunnel->ip, 0), &pkt->peer.saddr, &pkt->peer.daddr, 0);
-	pkt->peer.daddr = tunnel->geneve.pod;
-	pkt->peer.dport = tunnel->geneve.port;
+		lb_ip_read(lb_ip_start(&tunnel->ip, 0), &pkt->tunneled.node, &pkt->tunneled.pod, 0);
+	pkt->tunneled.pod = tunnel->geneve.pod;
+	pkt->tunneled.port = tunnel->geneve.port;
 	tunnel->is_open = 0;
-	return lb_tunnel_route(fib, ctx, pkt, &pkt->peer.saddr) ? -LB_DROP_TUNNEL : LB_TUNNEL;
+	return lb_tunnel_route(fib, ctx, pkt, &pkt->tunneled.node) ? -LB_DROP_TUNNEL : LB_TUNNEL;
 }
 
 #endif

@@ -51,7 +51,7 @@ static __always_inline int lb_tunnel_check(struct lb_addr *from, const struct lb
 {
 	if (!(lb_addr_flags_of(to) & LB_ADDR_NODE))
 		return LB_NEXT;
-	if (!lb_peers.lookup(from))
+	if (!lb_nodes.lookup(from))
 		return -LB_DROP_TUNNEL;
 	return lb_geneve_has_key(geneve) ? LB_REDIRECT : -LB_DROP_TUNNEL_KEY;
 }
@@ -119,7 +119,7 @@ static __always_inline int lb_tunnel_is_forged(struct __sk_buff *skb, int l2,
 	    !(summary->is_ipv4 ? lb_tunnel_load(skb, l2, tunnel, &from, &to, 1) :
 				 lb_tunnel_load(skb, l2, tunnel, &from, &to, 0)))
 		return 0;
-	return lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_peers.lookup(&to);
+	return lb_addr_flags_of(&to) & LB_ADDR_NODE || lb_nodes.lookup(&to);
 }
 
 /*

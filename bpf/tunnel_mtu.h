@@ -42,7 +42,7 @@ static __always_inline void lb_tunnel_note_mtu(struct __sk_buff *skb, const stru
 	__u32 known;
 
 	if (!tunnel || tunnel->is_open || !told.mtu || quote->tuple.proto != IPPROTO_UDP ||
-	    !lb_filter_is_dsr_port(quote->tuple.dport) || !lb_peers.lookup(&node) ||
+	    !lb_filter_is_dsr_port(quote->tuple.dport) || !lb_nodes.lookup(&node) ||
 	    bpf_skb_load_bytes(skb, quote->l4 + sizeof(struct udphdr), &tunnel->geneve,
 			       sizeof(tunnel->geneve)) ||
 	    !lb_geneve_is_ours(&tunnel->geneve) || !lb_geneve_has_key(&tunnel->geneve))

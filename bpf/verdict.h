@@ -13,7 +13,7 @@ enum lb_verdict {
 	LB_PASS = 1,
 	/* A redirect helper has been called. */
 	LB_REDIRECT = 2,
-	/* It goes to the node pkt->peer.saddr in a tunnel (tunnel.h). */
+	/* It goes to pkt->tunneled.node in a tunnel (tunnel.h). */
 	LB_TUNNEL = 3,
 };
 

@@ -291,7 +291,7 @@ static __always_inline int lb_xdp_wrap_family(struct xdp_md *ctx, const struct l
 	return LB_NEXT;
 }
 
-/* Wraps it into a tunnel to the node pkt->peer.saddr. Drivers have room for the header. */
+/* Wraps it into a tunnel to pkt->tunneled.node. Drivers have room for the header. */
 static __always_inline int lb_xdp_wrap(struct xdp_md *ctx, const struct lb_packet *pkt,
 				       const struct bpf_fib_lookup *fib)
 {

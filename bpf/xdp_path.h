@@ -43,7 +43,7 @@ static __always_inline int lb_xdp_route_known(struct bpf_fib_lookup *fib, struct
 	int elsewhere = LB_CT_HAIRPIN | LB_CT_TO_HOST | LB_CT_TO_POD;
 
 	if (LB_HAS_DSR && known->flags & LB_CT_DSR)
-		return lb_xdp_route_tunnel(fib, ctx, pkt, &known->to.saddr);
+		return lb_xdp_route_tunnel(fib, ctx, pkt, &known->tunneled.node);
 	if (!(known->flags & LB_CT_SNAT) || known->flags & elsewhere)
 		return -LB_XDP_LOCAL;
 	if (lb_fib_lookup_known(fib, ctx, pkt, known))
@@ -57,15 +57,15 @@ static __always_inline int lb_xdp_one_way(struct xdp_md *ctx, struct lb_packet *
 {
 	int verdict;
 
-	pkt->peer = entry->to;
-	verdict = lb_xdp_route_tunnel(fib, ctx, pkt, &pkt->peer.saddr);
+	pkt->to = entry->to;
+	verdict = lb_xdp_route_tunnel(fib, ctx, pkt, &pkt->tunneled.node);
 	if (verdict)
 		return verdict;
 	lb_dsr_go_on(pkt, entry, is_udp);
 	return LB_TUNNEL;
 }
 
-/* LB_NEXT: no entry applies. LB_REDIRECT: pkt->peer is the new tuple; LB_TUNNEL: where it goes. */
+/* LB_NEXT: no entry applies. LB_REDIRECT: pkt->to is filled; LB_TUNNEL: pkt->tunneled is. */
 static __always_inline int lb_xdp_known_flow(struct xdp_md *ctx, struct lb_packet *pkt,
 					     struct bpf_fib_lookup *fib, int is_udp)
 {
@@ -87,7 +87,7 @@ static __always_inline int lb_xdp_known_flow(struct xdp_md *ctx, struct lb_packe
 		lb_dsr_track(pkt, entry, is_udp);
 	else
 		lb_conntrack_track(pkt, entry, is_udp);
-	pkt->peer = known.to;
+	pkt->to = known.to;
 	return known.flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
 }
 
@@ -120,7 +120,7 @@ static __always_inline int lb_xdp_route_new(struct bpf_fib_lookup *fib, struct x
 	return verdict;
 }
 
-/* LB_REDIRECT: pkt->peer is the new tuple; LB_TUNNEL: where it goes. */
+/* LB_REDIRECT: pkt->to is filled; LB_TUNNEL: pkt->tunneled is. */
 static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet *pkt,
 					   struct bpf_fib_lookup *fib)
 {
@@ -149,7 +149,7 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	}
 	if (lb_flow_begin(NULL, pkt, &flow))
 		return -LB_XDP_REFUSED;
-	pkt->peer = flow.to;
+	pkt->to = flow.to;
 	return flow.flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
 }
 
@@ -181,7 +181,7 @@ static __always_inline int lb_xdp_request(struct xdp_md *ctx)
 	if (!verdict)
 		verdict = lb_xdp_translate(ctx, &pkt, &fib);
 	if (verdict == LB_REDIRECT)
-		verdict = lb_xdp_rewrite(ctx, &pkt, &pkt.peer, &fib);
+		verdict = lb_xdp_rewrite(ctx, &pkt, &pkt.to, &fib);
 	else if (verdict == LB_TUNNEL)
 		verdict = lb_xdp_wrap(ctx, &pkt, &fib);
 	lb_flow_end_report();

@@ -138,7 +138,7 @@ def _current_backend(lookups: Lookups, key: bytes, entry: LbConntrack) -> Backen
         return None
     if is_udp(key):
         return None if _is_idle(lookups, entry, peer) else _backend(lookups, entry, _SERVING)
-    ends = CtState.LB_CT_CLOSED | CtState.LB_CT_PEER_FIN * has_dsr
+    ends = CtState.LB_CT_CLOSED | CtState.LB_CT_OTHER_FIN * has_dsr
     is_over = entry.whole_state & ends and not _is_retried(entry, peer)
     return None if is_over else _backend(lookups, entry, _USABLE)
 
@@ -270,7 +270,7 @@ def _sockets(maps: MapSet, protocol: Protocol, to: bytes = b"") -> Iterator[tupl
         for each in _connections(maps, to):
             yield (
                 (Address(bytes(each.addr)), each.port),
-                (Address(bytes(each.peer)), each.peer_port),
+                (Address(bytes(each.backend_addr)), each.backend_port),
             )
 
 

@@ -215,7 +215,7 @@ class Lookups:
 
     def is_of_cluster(self, client: Address) -> bool:
         """Whether it is another node or one of its known pods (dsr.h)."""
-        return any(self.maps[name].lookup(client) for name in ("lb_peers", "lb_pod_nodes"))
+        return any(self.maps[name].lookup(client) for name in ("lb_nodes", "lb_pod_nodes"))
 
     def device(self, ifindex: int) -> LbDevice | None:
         """A device with ebpflb's programs."""

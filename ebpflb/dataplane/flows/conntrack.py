@@ -34,7 +34,7 @@ _LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "other
 _FULL = 0.99
 # Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
-_PEER_FIN, _DSR = int(CtState.LB_CT_PEER_FIN), int(CtFlag.LB_CT_DSR)
+_PEER_FIN, _DSR = int(CtState.LB_CT_OTHER_FIN), int(CtFlag.LB_CT_DSR)
 
 
 def flow_key(source: End, destination: End, protocol: Protocol) -> bytes:

@@ -222,7 +222,7 @@ def _read(table: BpfMap, key: bytes) -> _FlowEntry | None:
 
 def _state_of(one: int, other: int) -> int:
     """The state of a flow: closed even if two simultaneous FINs did not see each other."""
-    closed = CtState.LB_CT_CLOSED if one & other & CtState.LB_CT_PEER_FIN else 0
+    closed = CtState.LB_CT_CLOSED if one & other & CtState.LB_CT_OTHER_FIN else 0
     return one | other | closed
 
 
@@ -238,7 +238,7 @@ def _limits(
 def _earliest(settings: LbSettings, state: int) -> int:
     """For one entry: if the other direction has also seen a FIN, the flow is closed."""
     seconds = tcp_timeout(settings, state)
-    if state & CtState.LB_CT_PEER_FIN:
+    if state & CtState.LB_CT_OTHER_FIN:
         seconds = min(seconds, tcp_timeout(settings, CtState.LB_CT_CLOSED), key=_nanoseconds)
     return seconds
 

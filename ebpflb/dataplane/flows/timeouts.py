@@ -47,7 +47,7 @@ def tcp_timeout(settings: LbSettings, state: int) -> int:
         seconds: int = settings.tcp_closed_timeout
     elif not state & CtState.LB_CT_ESTABLISHED:
         seconds = settings.tcp_opening_timeout
-    elif state & CtState.LB_CT_PEER_FIN:
+    elif state & CtState.LB_CT_OTHER_FIN:
         seconds = settings.tcp_close_wait_timeout
     else:
         seconds = settings.tcp_established_timeout

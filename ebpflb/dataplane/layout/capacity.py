@@ -25,7 +25,7 @@ _FIXED = 4096
 _FRAGMENTS = 8192
 _CLIENTS = 16384
 _SUBNETS = 1024
-_PEERS = 16384
+_NODES = 16384
 _PATH_MTUS = 4096
 _DROPS = 1024
 _CONN_PLACES = 8192
@@ -316,7 +316,7 @@ NODE_MAPS: Mapping[str, MapSpec] = {
     ),
     # Twice the number of frontends, like the descriptors.
     "lb_turns": MapSpec(MapType.ARRAY, u32, u32, "descs", WhenFull.GROWS),
-    "lb_peers": MapSpec(MapType.HASH, structs.LbAddr, u8, _PEERS, WhenFull.LEFT_OUT, _READ_BY_USE),
+    "lb_nodes": MapSpec(MapType.HASH, structs.LbAddr, u8, _NODES, WhenFull.LEFT_OUT, _READ_BY_USE),
     "lb_settings": MapSpec(MapType.ARRAY, u32, structs.LbSettings, 1, WhenFull.NEVER, _READ),
     "lb_service_nets": MapSpec(
         MapType.ARRAY, u32, structs.LbServiceNets, 1, WhenFull.LEFT_OUT, _READ

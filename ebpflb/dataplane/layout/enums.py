@@ -111,7 +111,7 @@ class Hook(IntEnum):
 class CtState(IntFlag):
     LB_CT_SYN = 1
     LB_CT_ACK = 2
-    LB_CT_PEER_FIN = 4
+    LB_CT_OTHER_FIN = 4
     LB_CT_CLOSED = 8
     LB_CT_ESTABLISHED = 16
     LB_CT_FIN_ACKED = 32

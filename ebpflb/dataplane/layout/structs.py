@@ -337,8 +337,8 @@ class LbConnection(Struct, state=enums.ConnectionState):
         ("serial", u32),
         ("desc_flags", u32),
         ("retransmits", u32),
-        ("peer", LbAddr),
-        ("peer_port", be16),
+        ("backend_addr", LbAddr),
+        ("backend_port", be16),
         ("pad2", u8 * 2),
     ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DSR's maps about other nodes: where tunnels lead (lb_pod_nodes), and come from (lb_peers).
+"""DSR's maps about other nodes: where tunnels lead (lb_pod_nodes), and come from (lb_nodes).
 
 An element is never replaced, because a program might see half of it: it is deleted and reinserted.
 In between, packets for the pod are masqueraded.
@@ -87,9 +87,9 @@ class TunnelMaps:
         admitted = frozenset(families)
         if admitted != self._families or self._written is not maps:
             self._families = admitted
-            self._changed_peers |= self._peers.keys() | self._others(maps["lb_peers"])
+            self._changed_peers |= self._peers.keys() | self._others(maps["lb_nodes"])
             self._changed_pods |= self._others(maps["lb_pod_nodes"]).union(*self._pods.values())
-        _bring_in_line(maps["lb_peers"], {k: self._peers.get(k) for k in self._changed_peers})
+        _bring_in_line(maps["lb_nodes"], {k: self._peers.get(k) for k in self._changed_peers})
         _bring_in_line(maps["lb_pod_nodes"], {k: self._node_of(k) for k in self._changed_pods})
         self._changed_peers, self._changed_pods = set(), set()
         self._written = maps

@@ -18,5 +18,5 @@ def dsr(datapath: Datapath, node: Node) -> Datapath:
     datapath.settings(dsr_port=PORT)
     set_keys(datapath, KEY, OTHER_KEY)
     for address in PEER.values():
-        datapath.maps["lb_peers"].update(mapped(address), b"\1")
+        datapath.maps["lb_nodes"].update(mapped(address), b"\1")
     return datapath

@@ -80,7 +80,7 @@ def datapath(programs: Loaded) -> Datapath:
     for text in ASKED.values():
         datapath.address(text, AddrFlag.LB_ADDR_NODE)
     for text in ASKER.values():
-        datapath.maps["lb_peers"].update(mapped(text), b"\1")
+        datapath.maps["lb_nodes"].update(mapped(text), b"\1")
     return datapath
 
 
@@ -125,7 +125,7 @@ def test_one_with_another_port_is_silent(asker: Asker, datapath: Datapath, famil
 def test_one_that_does_not_know_who_asks_is_silent(
     asker: Asker, datapath: Datapath, family: Family
 ):
-    datapath.maps["lb_peers"].delete_batch([mapped(ASKER[family])])
+    datapath.maps["lb_nodes"].delete_batch([mapped(ASKER[family])])
     for each in Family:
         asker.ask(each)
     (answer,) = asker.answers()

@@ -85,9 +85,9 @@ def test_a_connection_is_known_from_its_first_packet_to_its_last(
         assert len(dsr.tunneled()) == has_lasted, flags
         assert len(dsr.short()) == 1 - has_lasted
         assert not dsr.established()
-    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN}
+    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_ESTABLISHED | CtState.LB_CT_OTHER_FIN}
     arrive(dsr, node, tcp.frame(client(tcp), frontend, "R"))
-    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_PEER_FIN | CtState.LB_CT_CLOSED}
+    assert dsr.states() == {CtState.LB_CT_SYN | CtState.LB_CT_OTHER_FIN | CtState.LB_CT_CLOSED}
     assert dsr.all_counts("lb_count_front", 1).original.packets == 8
     assert dsr.counts("lb_count_front", 1) == (1, 0, 0)
 
@@ -216,7 +216,7 @@ def test_a_pod_of_this_node_as_the_client_is_masqueraded(dsr: Datapath, node: No
     assert result.packet.payload.src == kind.net.pod
 
 
-@pytest.mark.parametrize("known_by", ["lb_peers", "lb_pod_nodes"])
+@pytest.mark.parametrize("known_by", ["lb_nodes", "lb_pod_nodes"])
 def test_a_client_of_another_node_is_masqueraded(
     dsr: Datapath, node: Node, kind: Kind, known_by: str
 ):

@@ -47,7 +47,7 @@ def test_each_direction_writes_its_own_byte(flow: Flow):
     flow.reply("FA")
     entry = flow.datapath.entry(flow.pod, flow.frontend, flow.kind.proto)
     assert CtState(entry.state) == SYN | ACK | ESTABLISHED
-    assert CtState(entry.other_state) == CtState.LB_CT_PEER_FIN | CLOSED
+    assert CtState(entry.other_state) == CtState.LB_CT_OTHER_FIN | CLOSED
 
 
 # Resets that may be forged
@@ -162,7 +162,7 @@ def test_after_a_gap_resets_are_judged_by_what_came_then(live: Flow, by_pod, seq
 @BOTH_SIDES
 def test_a_fin_behind_a_gap_counts(live: Flow, by_pod):
     send(live, by_pod, "FA", SENT + FAR, ack=SENT)
-    assert CtState.LB_CT_PEER_FIN in live.states()[int(by_pod)]
+    assert CtState.LB_CT_OTHER_FIN in live.states()[int(by_pod)]
 
 
 # What may be forged while a flow opens, or opens again
@@ -200,7 +200,7 @@ def test_a_fin_with_made_up_numbers_does_not_close_what_opens(flow: Flow, by_pod
     send(flow, by_pod, "FA", NOWHERE, ack=NOWHERE)
     flow.request("A")
     assert flow.is_established()
-    assert not any(state & CtState.LB_CT_PEER_FIN for state in flow.states())
+    assert not any(state & CtState.LB_CT_OTHER_FIN for state in flow.states())
 
 
 def test_an_answer_to_another_syn_opens_nothing(flow: Flow):
@@ -235,7 +235,7 @@ def test_a_connection_in_place_of_a_half_closed_one_is_open(live: Flow):
     send(live, False, "A", SENT, ack=SENT + 1)
     shake_hands(live, NOWHERE)
     assert live.is_established()
-    assert not any(state & CtState.LB_CT_PEER_FIN for state in live.states())
+    assert not any(state & CtState.LB_CT_OTHER_FIN for state in live.states())
     send(live, False, "FA", NOWHERE + 1, ack=NOWHERE + 1)
     assert not any(state & CLOSED for state in live.states())
 
@@ -246,7 +246,7 @@ def test_a_forged_answer_to_a_late_syn_does_not_hide_the_end(live: Flow, by_pod)
     send(live, True, "S", SEQUENCE, ack=0)
     send(live, False, "SA", NOWHERE, ack=NOWHERE)
     send(live, by_pod, "FA", SENT, ack=SENT)
-    assert any(state & CtState.LB_CT_PEER_FIN for state in live.states())
+    assert any(state & CtState.LB_CT_OTHER_FIN for state in live.states())
     send(live, not by_pod, "FA", SENT, ack=SENT + 1)
     assert all(state & CLOSED for state in live.states())
 

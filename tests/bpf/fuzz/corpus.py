@@ -170,7 +170,7 @@ class Corpus:
         self._begin_turns(0)
         datapath.maps["lb_tunnel_keys"].update(bytes(4), 2 * KEY)
         for net, (_, there) in zip((V4, V6), ADDRESSES.values(), strict=True):
-            datapath.maps["lb_peers"].update(mapped(there), b"\1")
+            datapath.maps["lb_nodes"].update(mapped(there), b"\1")
             datapath.maps["lb_pod_nodes"].update(mapped(net.remote), mapped(there))
         flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
         for net in (V4, V6):

@@ -173,7 +173,7 @@ class Ours:
         set_keys(datapath, KEY)
         for net in (IPV4, IPV6):
             datapath.address(net.external_ip, AddrFlag.LB_ADDR_EXTERNAL)
-            datapath.maps["lb_peers"].update(mapped(PEER[net]), b"\1")
+            datapath.maps["lb_nodes"].update(mapped(PEER[net]), b"\1")
             datapath.maps["lb_pod_nodes"].update(mapped(net.pod), mapped(PEER[net]))
         self._serve(datapath, has_dsr=True)
         self._serve(datapath, has_dsr=False)
@@ -185,7 +185,7 @@ class Ours:
         for net in (IPV4, IPV6):
             datapath.address(PEER[net], flags)
             datapath.address(net.external_ip, AddrFlag.LB_ADDR_EXTERNAL)
-            datapath.maps["lb_peers"].update(mapped(net.node), b"\1")
+            datapath.maps["lb_nodes"].update(mapped(net.node), b"\1")
         datapath.device(self._node.uplink.ifindex, snat4=PEER[IPV4], snat6=PEER[IPV6], mtu=1500)
         self._serve(datapath, has_dsr=True)
 
@@ -250,4 +250,4 @@ def _state(state: int) -> State:
         return State.CLOSED
     if not state & CtState.LB_CT_ESTABLISHED:
         return State.OPENING
-    return State.CLOSING if state & CtState.LB_CT_PEER_FIN else State.ESTABLISHED
+    return State.CLOSING if state & CtState.LB_CT_OTHER_FIN else State.ESTABLISHED

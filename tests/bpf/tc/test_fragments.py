@@ -290,7 +290,7 @@ def test_a_fin_in_a_fragment_does_not_end_a_flow(datapath: Datapath, tcp: Kind):
     datapath.run("lb_pod_egress", tcp.frame(backend, pod(tcp), "SA"))
     for piece in fragments(tcp.frame(pod(tcp), frontend, "FA", payload=LARGE)):
         datapath.run("lb_pod_ingress", piece)
-    assert not any(state & CtState.LB_CT_PEER_FIN for state in datapath.states())
+    assert not any(state & CtState.LB_CT_OTHER_FIN for state in datapath.states())
 
 
 def test_strangers_fragments_pass_untouched(datapath: Datapath, node: Node, kind: Kind):

@@ -112,7 +112,7 @@ def test_flows_and_translated_sockets_have_a_line_each(maps):
     maps["lb_conntrack"].update(key, bytes(entry))
     place = LbConnPlace(cookie=7)
     place.connection.addr, place.connection.port = addr("10.96.0.1"), 80
-    place.connection.peer, place.connection.peer_port = addr("10.1.0.1"), 8080
+    place.connection.backend_addr, place.connection.backend_port = addr("10.1.0.1"), 8080
     maps["lb_conn_places"].update(bytes(4), bytes(place))
     _, flow, sockets = output_of("conntrack").splitlines()
     ends = ["10.96.0.1:80", "10.1.0.1:8080"]
@@ -138,6 +138,6 @@ def test_the_maps_are_read_again_until_an_interrupt(maps, monkeypatch):
 def test_on_a_narrow_terminal_all_of_it_is_shown(maps, screen, command):
     place = LbConnPlace(cookie=7)
     place.connection.addr, place.connection.port = addr("10.96.0.1"), 80
-    place.connection.peer, place.connection.peer_port = addr("10.1.0.1"), 8080
+    place.connection.backend_addr, place.connection.backend_port = addr("10.1.0.1"), 8080
     maps["lb_conn_places"].update(bytes(4), bytes(place))
     check_narrow(screen, main, *command.split())

@@ -50,7 +50,7 @@ def pods(bench: Bench) -> dict[str, str]:
 
 
 def peers(bench: Bench) -> list[str]:
-    return [format_address(key) for key, _ in bench.node.maps["lb_peers"].items()]  # type: ignore[arg-type]
+    return [format_address(key) for key, _ in bench.node.maps["lb_nodes"].items()]  # type: ignore[arg-type]
 
 
 def answer(bench: Bench) -> None:
@@ -123,7 +123,7 @@ def test_a_write_that_failed_is_made_good(dsr: Bench):
 
 def test_while_something_cannot_be_read_the_rest_stays(dsr: Bench):
     leftover = address("192.0.2.9")
-    dsr.node.maps["lb_peers"].update(leftover, b"\1")
+    dsr.node.maps["lb_nodes"].update(leftover, b"\1")
     dsr.say(HERE, THERE, errors={"a.yaml": "broken"})
     assert "tunnels as a whole, others stay" in dsr.turn()
     assert peers(dsr) == ["192.0.2.9", "192.0.2.2"]
@@ -198,7 +198,7 @@ def test_a_node_without_it_has_no_port_and_writes_nothing(
     tunnels.follow(CHANGE, keep_others=False, compare=False)
     tunnels.write(maps, CHANGE.own)
     assert (tunnels.port, tunnels.sources(CHANGE.own), tunnels.report()) == (0, {}, None)
-    assert list(maps["lb_peers"].items()) == []
+    assert list(maps["lb_nodes"].items()) == []
 
 
 def test_keys_are_read_again_and_again(dsr: Bench, make_bench: Callable[..., Bench]):

@@ -23,7 +23,7 @@ from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import by_service
 
 NODE, OTHER_NODE, CLIENT = "192.0.2.1", "192.0.2.2", "198.51.100.9"
-POD, NEAR, FAR = "10.1.0.1", "10.1.0.2", "10.2.0.1"
+POD, NEAR, REMOTE = "10.1.0.1", "10.1.0.2", "10.2.0.1"
 UPLINK, VETH = 2, 7
 
 

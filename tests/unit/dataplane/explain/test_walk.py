@@ -43,11 +43,11 @@ from ebpflb.words.scheduler import Scheduler
 from tests.unit.dataplane.desired import ALLOWED, backends, frontend, key, named
 from tests.unit.dataplane.explain.node import (
     CLIENT,
-    FAR,
     NEAR,
     NODE,
     OTHER_NODE,
     POD,
+    REMOTE,
     UPLINK,
     VETH,
     Node,
@@ -59,7 +59,9 @@ from tests.unit.dataplane.explain.node import (
 VIP = "10.96.0.1"
 COVERED, HOST = NetnsFlag.LB_NETNS_COVERED, NetnsFlag.LB_NETNS_HOST
 DROP = Choice((), IfEmpty.DROP)
-BOTH = Choice((*backends(POD, NEAR, local=True).backends, *backends(FAR).backends), IfEmpty.REFUSE)
+BOTH = Choice(
+    (*backends(POD, NEAR, local=True).backends, *backends(REMOTE).backends), IfEmpty.REFUSE
+)
 NODE_PORT = FrontendKey(WILDCARD[Family.IPV4], 30000, Protocol.TCP)
 
 
@@ -95,7 +97,7 @@ def test_a_process_of_the_node_is_translated_at_its_socket(node):
         Fate.TRANSLATED,
         ClientSide.THIS_NODE,
     )
-    assert chances(step) == {POD: 1 / 3, NEAR: 1 / 3, FAR: 1 / 3}
+    assert chances(step) == {POD: 1 / 3, NEAR: 1 / 3, REMOTE: 1 / 3}
 
 
 def test_a_pod_that_reaches_itself_sees_the_nodes_address(node):
@@ -115,7 +117,7 @@ def test_a_pod_that_reaches_itself_sees_the_nodes_address(node):
 
 
 def test_a_backend_elsewhere_sees_the_address_of_the_device_it_is_reached_by(node):
-    node.serve(frontend(VIP, backends(FAR)))
+    node.serve(frontend(VIP, backends(REMOTE)))
     (found,) = node.ask(outside(), key(VIP)).candidates
     assert found.rewrite.source == parse_address(NODE)
     node.device(UPLINK, DeviceKind.LB_DEVICE_HOST)
@@ -131,19 +133,19 @@ def test_with_dsr_a_pod_elsewhere_sees_the_node_if_no_tunnel_leads_there(node):
             format_address(backend_key(each.backend.record).address): each.rewrite
             for each in node.ask(client, key(VIP)).candidates
         }
-        return {text for text, each in found.items() if each.lacks_tunnel}, found[FAR]
+        return {text for text, each in found.items() if each.lacks_tunnel}, found[REMOTE]
 
-    assert lacking(outside())[0] == {FAR}
+    assert lacking(outside())[0] == {REMOTE}
     assert lacking(pod())[0] == lacking(host())[0] == set()
-    node.maps["lb_pod_nodes"].update(parse_address(FAR), parse_address(OTHER_NODE))
+    node.maps["lb_pod_nodes"].update(parse_address(REMOTE), parse_address(OTHER_NODE))
     lacks, far = lacking(outside())
     assert (lacks, far.node, far.source) == (set(), parse_address(OTHER_NODE), None)
     assert lacking(pod())[1].node is None
-    for name in ("lb_peers", "lb_pod_nodes"):
+    for name in ("lb_nodes", "lb_pod_nodes"):
         node.maps[name].update(outside().address, b"\1" * node.maps[name].value_size)
         assert lacking(outside())[1].node is None
         node.maps[name].delete(outside().address)
-    node.maps["lb_pod_nodes"].delete(parse_address(FAR))
+    node.maps["lb_pod_nodes"].delete(parse_address(REMOTE))
     node.serve(frontend(VIP, BOTH))
     assert lacking(outside())[0] == set()
 
@@ -171,7 +173,7 @@ def test_backends_without_a_route_are_not_reached(node):
 
 
 def test_backends_with_a_route_are_what_is_left(node):
-    node.serve(frontend(VIP, backends("203.0.113.7", FAR)))
+    node.serve(frontend(VIP, backends("203.0.113.7", REMOTE)))
     step = node.ask(host(), key(VIP))
     assert step.fate is Fate.TRANSLATED
     reasons = {each.rewrite.reason for each in step.candidates}
@@ -275,7 +277,7 @@ def test_a_client_stays_with_the_backend_of_its_affinity(node):
 
     assert "will stay with the endpoint it gets now" in node.ask(outside(), key(VIP)).affinity
     step = remember()
-    assert (chances(step)[NEAR], chances(step)[FAR]) == (1, 0)
+    assert (chances(step)[NEAR], chances(step)[REMOTE]) == (1, 0)
     assert f"stays with {NEAR}:8080" in step.affinity
     assert "has expired" in remember(seconds_ago=61).affinity
     step = remember(serial=record.serial + 1)
@@ -308,7 +310,7 @@ def test_a_flow_that_is_there_goes_on(node):
     assert (flow.client_port, flow.backend, flow.state) == (4000, NEAR, "established")
     assert not flows_of(node.maps, pod(port=4001), target)
     for flags, count in ((0, 1), (CtFlag.LB_CT_DSR, 3)):
-        entry.state, entry.flags = CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN, flags
+        entry.state, entry.flags = CtState.LB_CT_ESTABLISHED | CtState.LB_CT_OTHER_FIN, flags
         node.maps["lb_conntrack"].update(bytes(original), bytes(entry))
         assert len(node.ask(client, target).candidates) == count
     entry.state, entry.flags = CtState.LB_CT_CLOSED, 0
@@ -327,9 +329,9 @@ def test_sockets_that_were_translated_are_counted(node):
         reply.direction = Direction.LB_DIR_REPLY
         node.maps["lb_sockets"].update(bytes(reply), bytes(LbSocket(peer=addr(VIP), port=80)))
     for cookie in range(2):
-        value = LbConnection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
+        value = LbConnection(addr=addr(VIP), port=80, backend_addr=addr(NEAR), backend_port=8080)
         node.maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(value))
-    value = LbConnection(addr=addr(VIP), port=80, peer=addr(NEAR), peer_port=8080)
+    value = LbConnection(addr=addr(VIP), port=80, backend_addr=addr(NEAR), backend_port=8080)
     place = LbConnPlace(cookie=2, connection=value)
     node.maps["lb_conn_places"].update(bytes(u32(2)), bytes(place))
     assert sockets_to(node.maps, key(VIP, protocol=Protocol.UDP)) == [(NEAR, 8080, 3)]

@@ -34,7 +34,7 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
             entry(direction=Direction.LB_DIR_ORIGINAL, other_state=CtState.LB_CT_CLOSED),
             entry(
                 direction=Direction.LB_DIR_ORIGINAL,
-                state=CtState.LB_CT_ESTABLISHED | CtState.LB_CT_PEER_FIN,
+                state=CtState.LB_CT_ESTABLISHED | CtState.LB_CT_OTHER_FIN,
                 flags=CtFlag.LB_CT_DSR,
             ),
         )

@@ -10,7 +10,7 @@ from tests.unit.dataplane.watching import CrashError, Watch
 
 POD, OTHER_POD = parse_address("10.2.0.7"), parse_address("fd00:2::7")
 NODE, OTHER_NODE = parse_address("192.0.2.2"), parse_address("192.0.2.3")
-SIZES = {"lb_pod_nodes": 4, "lb_peers": 4}
+SIZES = {"lb_pod_nodes": 4, "lb_nodes": 4}
 
 Pods = dict[Address, Address | None]
 Peers = dict[Address, bool]
@@ -40,7 +40,7 @@ def pods_of(found: MapSet) -> dict[bytes, bytes]:
 
 
 def peers_of(found: MapSet) -> set[bytes]:
-    return {key for key, _ in found["lb_peers"].items()}
+    return {key for key, _ in found["lb_nodes"].items()}
 
 
 def test_pods_and_nodes_come_and_go():
