@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that load programs. Assertions in the modules they share explain themselves, too."""
+"""Tests that load programs. pytest also explains the assertions of the modules that they share."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs are loaded once; each test finds the maps empty, in the node's namespace."""
+"""The programs are loaded once; each test gets empty maps, inside the node's namespace."""
 
 import os
 import time
@@ -27,7 +27,7 @@ from tests.bpf.harness.ring import ALL_EVENTS, Ring
 from tests.bpf.harness.services import node_addresses
 from tests.own import own_name
 
-# The programs' clock lags behind by up to as much.
+# The programs' clock may lag by up to this much.
 CLOCK_TICK = 0.01
 
 
@@ -39,7 +39,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Node]:
-    """The namespace, made once."""
+    """The namespace, created once."""
     node = Node()
     yield node
     node.close()
@@ -47,7 +47,7 @@ def machine() -> Iterator[Node]:
 
 @pytest.fixture
 def bpffs(tmp_path: Path) -> Iterator[Path]:
-    """A bpffs of the test's own, gone afterwards though something still uses it."""
+    """A bpffs for one test, unmounted afterwards even if still in use."""
     directory = tmp_path / "bpffs"
     directory.mkdir()
     libc.mount_bpffs(directory, own_name("bpffs"))
@@ -57,7 +57,7 @@ def bpffs(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def node(machine: Node) -> Iterator[Node]:
-    """The namespace, entered, with nothing waiting to be received."""
+    """The namespace, entered, with empty receive queues."""
     with machine.entered():
         for tap in machine.taps:
             tap.drain()
@@ -74,7 +74,7 @@ def datapath(programs: Loaded, node: Node) -> Datapath:
 
 @pytest.fixture
 def ring(datapath: Datapath) -> Ring:
-    """Every flow is told of; nothing was yet."""
+    """Every flow is recorded; none has been yet."""
     datapath.settings(flow_events=ALL_EVENTS, flow_sample=1)
     ring = Ring(datapath.maps["lb_flows"])
     ring.take()
@@ -85,7 +85,7 @@ def ring(datapath: Datapath) -> Ring:
 def attached(
     programs: Loaded, machine: Node, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Each device with the programs that belong there; `bare` has none."""
+    """Each device with its programs; `bare` has none."""
     hooks = {
         "host": (machine.uplink, machine.overlay),
         "pod": (machine.pod,),
@@ -118,7 +118,7 @@ def wired(attached: None, addresses: None) -> None:
 
 
 def way_to_attach(clsact: Clsact) -> Callable[[int, int, TcDirection], Callable[[], object]]:
-    """By tcx, or on older kernels at clsact; what it returns detaches."""
+    """Attaches through tcx, or through clsact on older kernels; what it returns detaches."""
 
     def by_tcx(program: int, ifindex: int, direction: TcDirection) -> Callable[[], object]:
         link = libbpf.link_create(program, ifindex, AttachType[f"TCX_{direction.name}"])
@@ -134,14 +134,14 @@ def way_to_attach(clsact: Clsact) -> Callable[[int, int, TcDirection], Callable[
 
 @pytest.fixture(scope="module")
 def asker(programs: Loaded, machine: Node) -> Iterator[Asker]:
-    """A process on the node, under the hooks of connect()."""
+    """A process on the node, under the connect() hooks."""
     with asking(programs, machine, "asker") as made:
         yield made
 
 
 @pytest.fixture
 def one_cpu() -> Iterator[None]:
-    """All that the test does, it does on one CPU."""
+    """Pins the test to one CPU."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     yield
@@ -150,9 +150,9 @@ def one_cpu() -> Iterator[None]:
 
 @pytest.fixture
 def whole_seconds() -> Iterator[None]:
-    """From the beginning of a second until all that the test has used are over, on one CPU.
+    """Starts at the beginning of a second and waits until the seconds that the test used are over.
 
-    Rate limits are per second and CPU.
+    On one CPU, because rate limits are per second and CPU.
     """
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cgroup and a network of the test's own; all are gone afterwards."""
+"""A cgroup and a network for one test, removed afterwards."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from tests.bpf.attach.network import Network
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """The test's thread is in its first namespace, which has only `lo`."""
+    """The test's thread is in the network's first namespace, which has only `lo`."""
     with contextlib.ExitStack() as stack:
         yield Network(stack)
 
 
 @pytest.fixture
 def unmounted(tmp_path: Path) -> Iterator[Path]:
-    """A directory that need not be there, and is no mount afterwards."""
+    """A directory that does not exist yet, and is not left mounted afterwards."""
     path = tmp_path / "a" / "b"
     yield path
     detach(path)
@@ -43,7 +43,7 @@ def drop() -> Iterator[LoadedProgram]:
 
 @pytest.fixture
 def accept() -> Iterator[LoadedProgram]:
-    """Ends the row of programs, unlike one that returns NEXT."""
+    """Ends the chain of programs, unlike one that returns NEXT."""
     program = tiny.load(tiny.PASS)
     yield program
     program.close()

@@ -63,12 +63,12 @@ class Wire:
         self._there.close()
 
     def comes_in(self) -> bool:
-        """Whether a packet from the peer arrives, however long it takes."""
+        """Whether a packet from the peer arrives; waits for it."""
         self.send_in()
         return _arrives(self._here, _PATIENCE)
 
     def goes_out(self) -> bool:
-        """Whether a packet arrives at the peer, however long it takes."""
+        """Whether a packet arrives at the peer; waits for it."""
         self._send_out()
         return _arrives(self._there, _PATIENCE)
 
@@ -93,7 +93,8 @@ class Wire:
 
     @contextlib.contextmanager
     def flood(self) -> Iterator[list[None]]:
-        """Let the peer send as fast as it can meanwhile; the list grows with each packet."""
+        """Have the peer send as fast as it can inside the block; the list grows with each packet
+        sent."""
         sent: list[None] = []
         over = threading.Event()
 
@@ -134,7 +135,7 @@ def run(*command: str, stdin: str = "") -> str:
 
 @contextlib.contextmanager
 def entered(namespace: Path) -> Iterator[None]:
-    """Put the calling thread into a network namespace for a while."""
+    """Put the calling thread into a network namespace inside the block."""
     with open("/proc/thread-self/ns/net") as home, namespace.open() as there:
         libc.enter_network_namespace(there.fileno())
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of programs that let everything pass, each attached by pins of its own."""
+"""Sets of programs that accept every packet, each attached through its own pins."""
 
 from pathlib import Path
 
@@ -31,7 +31,8 @@ def attach_set(
     xdp: XdpMode = "off",
     map_name: str = "lb_settings",
 ) -> None:
-    """Attach one to a cgroup and the devices of this namespace. `map_name`: what it uses."""
+    """Attach one set to a cgroup and the devices of this namespace. `map_name`: the map that it
+    uses."""
     (root / LINKS).mkdir(parents=True)
     progs = root / "1-1" / "progs"
     with owned(libbpf.map_create(MapType.ARRAY, map_name, 4, 4, 1)) as used:

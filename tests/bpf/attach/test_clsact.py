@@ -44,7 +44,7 @@ def bench(network: Network, tmp_path: Path) -> Iterator[Bench]:
 
 
 def add_foreign(program: LoadedProgram, bpffs: Path, options: str) -> None:
-    """Have tc(8) attach a program of somebody else."""
+    """Attach another product's program with tc(8)."""
     pin = bpffs / f"theirs{program.identity}"
     libbpf.obj_pin(program.fd, pin)
     tc(f"filter add dev veth0 {options} bpf pinned {pin} direct-action")

@@ -204,7 +204,7 @@ def test_another_namespace_has_a_state_of_its_own(network):
 
 
 class Calls:
-    """Counts calls, and waits for them. may_return: a call lasts until it is set."""
+    """Counts calls, and waits for them. may_return: calls block until it is set."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -219,12 +219,12 @@ class Calls:
         self.may_return.wait()
 
     def wait_for(self, count: int) -> bool:
-        """Whether there are at least so many calls in time."""
+        """Whether there are at least `count` calls before the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self.count >= count, WAIT)
 
     def settled(self) -> int:
-        """How many there were, once there are no more for a while."""
+        """The number of calls, once no further one arrives for a while."""
         while self.wait_for_more(before := self.count):
             pass
         return before
@@ -258,7 +258,7 @@ def test_a_new_device_and_a_new_address_are_called_about(calls):
 @pytest.mark.parametrize("prefix", ["10.8.0.0/16", "2001:db8:8::/48"])
 def test_of_routes_only_a_default_one_is_called_about(calls, prefix):
     ip("link add veth1 type veth peer name veth2")
-    # No addresses that come later.
+    # Disables DAD and SLAAC, which would add addresses later.
     for name in ("veth1", "veth2"):
         ip(f"link set {name} addrgenmode none\nlink set {name} up")
     wait_until(lambda: snapshot(Settings()) == snapshot(Settings()), "the device has settled")
@@ -312,10 +312,10 @@ def test_lost_events_are_a_call_and_not_the_end(calls, monkeypatch):
 
 
 def test_the_kernel_reports_lost_events_to_a_slow_reader(network):
-    """What the watch must survive really happens."""
+    """Proves that the overflow which the watch must survive does occur."""
     with IPRSocket() as events:
         events.bind(RTMGRP_IPV4_IFADDR)
-        # As small as can be, whatever the machine's default is.
+        # The kernel's minimum, whatever the machine's default is.
         events.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
         lines = "addr add 192.0.2.1/32 dev lo\naddr del 192.0.2.1/32 dev lo\n"
         ip(lines * 2000)

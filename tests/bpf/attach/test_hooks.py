@@ -41,7 +41,7 @@ class _Defaults:
 
 
 class Node(NamedTuple):
-    """A node with an uplink `eth0`, a pod behind `veth1`, and programs that let all pass."""
+    """A node with an uplink `eth0`, a pod behind `veth1`, and programs that accept every packet."""
 
     places: HookPlaces
     maps: MapSet
@@ -150,7 +150,7 @@ def own_cgroup_at(path: Path) -> Iterator[None]:
 
 
 def test_the_cgroups_of_covered_pods_are_known(node):
-    """From when the pod is known until it has no cover any more."""
+    """From the moment the pod is known until no program covers it."""
     uid = "5a0c1b2d-0001-4002-8003-00000000000a"
     group = node.places.cgroup / "kubepods" / f"pod{uid}"
     with entered(node.pod):
@@ -294,7 +294,7 @@ def test_links_of_another_version_are_removed(node):
 
 
 def put_foreign_objects(node: Node) -> None:
-    """In the place of links of each kind, and beside them."""
+    """In place of each kind of link, and next to it."""
     for name in ("lb_connect4", f"tcx_ingress_{index('veth1')}", "lb_older"):
         (node.places.links / name).unlink(missing_ok=True)
         with owned(libbpf.map_create(MapType.ARRAY, "theirs", 4, 4, 1)) as fd:
@@ -403,7 +403,7 @@ def test_tcx_that_was_asked_for_and_is_missing_is_refused(node):
 
 
 class _Full:
-    """A map that takes nothing."""
+    """A map that accepts no elements."""
 
     def __init__(self, inner) -> None:
         self._inner = inner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's half that touches the kernel: on a network, a cgroup, a bpffs of the test's own."""
+"""The agent's kernel side, with a network, a cgroup and a bpffs for each test."""
 
 import json
 import threading
@@ -35,7 +35,7 @@ OTHER = by_service(frontend("10.96.0.2", service=named("other")))
 
 @pytest.fixture
 def settings(network: Network, bpffs: Path, cgroup: Path) -> Settings:
-    """Of a node with an uplink and one pod."""
+    """Settings of a node with an uplink and one pod."""
     ip("link add eth0 type veth peer name wire\nlink set eth0 up\nlink set wire up")
     ip("addr add 192.0.2.1/24 dev eth0")
     network.add_pod("veth0")
@@ -45,7 +45,7 @@ def settings(network: Network, bpffs: Path, cgroup: Path) -> Settings:
 
 @pytest.fixture
 def make(settings: Settings) -> Iterator[Callable[[], NodeDataplane]]:
-    """Makes kernels, which are closed at the end."""
+    """Makes kernels and closes them at the end."""
     with ExitStack() as stack:
 
         def make() -> NodeDataplane:
@@ -71,12 +71,12 @@ def addresses(settings: Settings) -> list[str]:
 
 
 def loaded(settings: Settings) -> Any:
-    """What `ebpflb status` says of the pins."""
+    """The state of the pins as `ebpflb status` reports it."""
     return shown(settings, "status", "--metrics-bind-address", "")["loaded"]
 
 
 def places(settings: Settings) -> set[tuple[str, str]]:
-    """Hooks at devices that run the programs in force."""
+    """Device hooks that run the current programs."""
     hooks = loaded(settings)["hooks"]
     return {(each["hook"], each["place"]) for each in hooks if each["current"]}
 
@@ -227,7 +227,7 @@ def accepting(settings: Settings) -> list[str]:
 
 @pytest.fixture
 def own_mount(settings: Settings) -> Iterator[None]:
-    """The directory of pins may become a mount of its own."""
+    """The pin directory, so that it may become a mount point."""
     yield
     detach(settings.bpffs_root)
 
@@ -254,7 +254,7 @@ def test_pins_that_somebody_removes_are_pinned_again(settings, make, bpffs):
 
 
 def pinned(root: Path) -> dict[str, int]:
-    """The ids of all that is pinned; of a link and of a map the same number may be."""
+    """The ids of everything pinned, by kind: a link and a map may have the same id."""
     found = {}
     for path in root.rglob("*"):
         if path.suffix == ".debug":
@@ -300,5 +300,5 @@ def test_a_second_set_is_reported_by_all_tools_and_taken_off(settings, make, bpf
 
 
 def report(settings: Settings, command: str, *options: str) -> Any:
-    """What a command that asks the agent says without one."""
+    """What a command that queries the agent prints when no agent runs."""
     return shown(settings, command, "--metrics-bind-address", "", *options)

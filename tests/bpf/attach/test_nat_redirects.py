@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces whose rules do NAT to what their own processes send, and others."""
+"""Network namespaces with and without NAT rules for locally generated traffic."""
 
 import subprocess
 

@@ -19,12 +19,12 @@ class _Defaults:
 
 
 def devices() -> dict[str, Device]:
-    """The devices of the present namespace by name."""
+    """The devices of the current namespace by name."""
     return {device.name: device for device in snapshot(_Defaults()).devices.values()}
 
 
 def cookies(namespaces: Namespaces) -> dict[str, int]:
-    """What is found about the devices of the present namespace, by name."""
+    """The namespace cookies found behind the devices of the current namespace, by name."""
     present = devices()
     names = {device.ifindex: name for name, device in present.items()}
     veths = [
@@ -102,7 +102,7 @@ def test_known_namespaces_cost_nothing(network, monkeypatch):
 
 
 def test_known_namespaces_are_not_asked_again(network, monkeypatch, tmp_path, no_processes):
-    """Only the new one is, however many there are."""
+    """Only the new one is queried, however many there are."""
     namespaces = Namespaces([tmp_path / "names"])
     (tmp_path / "names").mkdir()
     numbers: list[int] = []

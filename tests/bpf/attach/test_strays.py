@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sets of our programs at the hooks of one node: found, told, and one of them taken off."""
+"""Two sets of ebpflb's programs on one node are detected and reported; one of them is removed."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ AgentSet = Callable[..., Path]
 
 @pytest.fixture
 def attach(network: Network, bpffs: Path, cgroup: Path) -> AgentSet:
-    """Attaches a set of programs by pins of its own; returns their directory."""
+    """Attaches a set of programs with its own pins; returns their directory."""
     ip("link add eth0 index 70 type veth peer name far\naddr add 192.0.2.1/24 dev eth0")
     network.add_pod("veth1")
 
@@ -39,7 +39,7 @@ def attach(network: Network, bpffs: Path, cgroup: Path) -> AgentSet:
 
 @pytest.fixture
 def alone(cgroup: Path) -> Iterator[Callable[[Path], SecondSet]]:
-    """What an agent with these pins does about a second set."""
+    """How an agent with these pins treats a second set."""
     made: list[SecondSet] = []
 
     def alone(root: Path) -> SecondSet:
@@ -67,7 +67,7 @@ def test_a_set_with_other_pins_is_found_at_every_hook_with_its_order(attach):
     theirs, ours = attach("theirs", xdp="generic"), attach("ours")
     found = strays(ours)
     assert places(found) == SOCKETS | at_devices("tcx") | {("XDP", "eth0")}
-    # At tcx the later one is first at ingress, and last at egress.
+    # A later tcx program runs first at ingress and last at egress.
     egress = {("tcx egress", name) for name in DEVICES}
     assert places(found, first=True) == SOCKETS | egress | {("XDP", "eth0")}
     ingress = {("tcx ingress", name) for name in DEVICES}

@@ -20,7 +20,7 @@ POD_INGRESS = "lb_pod_ingress"
 
 
 class Bench(NamedTuple):
-    """A workload device, and programs that drop whatever passes it."""
+    """A workload device, and programs that drop every packet."""
 
     netlink: Rtnetlink
     pins: Path
@@ -35,7 +35,7 @@ class Bench(NamedTuple):
         return self.hooks(mode, has_tcx=has_tcx).attach(self.device, self.programs)
 
     def attach_broken(self, mode: AttachMode) -> None:
-        """Attach a program for ingress that no device takes."""
+        """Attach an ingress program that no device accepts."""
         socket_program = tiny.load_connect4(tiny.ALLOW)
         broken = {**self.programs, POD_INGRESS: socket_program}
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of two instructions that return a number, and ways to see what they do."""
+"""Programs of two instructions that return a number, and functions to observe their effect."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ def load(
     name: str = "lb_tiny",
     used_map: int | None = None,
 ) -> LoadedProgram:
-    """A program that returns `returns`, and refers to a map (its descriptor) if there is one.
+    """A program that returns `returns`, and refers to a map (by descriptor) if one is given.
 
     The caller closes it.
     """
@@ -56,7 +56,7 @@ def load_connect4(returns: int) -> LoadedProgram:
 
 
 def pin_programs(directory: Path, used_map: int | None = None) -> None:
-    """Pin one of each program there is; all let everything pass. `used_map`: as for load()."""
+    """Pin one program of each kind; all accept every packet. `used_map`: as for load()."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, spec in PROGRAMS.items():
         returns = NEXT if spec.type == ProgType.SCHED_CLS else ALLOW
@@ -78,7 +78,7 @@ def link_of(pin: Path) -> tuple[int, int]:
 
 
 def may_connect(cgroup: Path) -> bool:
-    """Whether connect() succeeds for a process in a cgroup."""
+    """Whether a process in a cgroup may connect()."""
     child = subprocess.run([sys.executable, "-c", _CONNECT, str(cgroup)], check=False)
     assert child.returncode in {0, 7}
     return child.returncode == 0
@@ -86,7 +86,7 @@ def may_connect(cgroup: Path) -> bool:
 
 @contextlib.contextmanager
 def own_cgroup(name: str) -> Iterator[Path]:
-    """A cgroup v2 directory; whatever ran in it must have ended by the end."""
+    """A cgroup v2 directory, whose processes must have ended when the block ends."""
     path = Path(tempfile.mkdtemp(prefix=own_name(f"{name}-"), dir=cgroup_root()))
     try:
         yield path

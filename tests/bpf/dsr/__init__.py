@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct server return: what goes to other nodes in a tunnel, and what is taken out of one."""
+"""Direct server return: packets sent to other nodes in tunnels, and packets received in them."""

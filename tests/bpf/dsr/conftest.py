@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that takes part in DSR, with another one beside it on the uplink."""
+"""A node that takes part in DSR, with another node on the same uplink network."""
 
 import pytest
 

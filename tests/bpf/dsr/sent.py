@@ -10,12 +10,12 @@ from tests.bpf.harness.datapath import Datapath, Result, Verdict
 from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import End, Kind
 
-# What a client sends until its flow is open here, and until it has lasted.
+# What a client sends until its flow is open here, and until it counts as established.
 OPENING, LASTING = ("S", "A"), ("S", "A", "PA", "A")
 
 
 def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
-    """As it was, to the other node, for a pod."""
+    """The packet is sent unchanged to the other node, for a pod."""
     assert result.verdict is Verdict.REDIRECT
     found = unwrapped(kind, result.packet)
     assert (found.source, found.target) == (kind.net.node, PEER[kind.net])
@@ -26,7 +26,7 @@ def assert_sent(kind: Kind, result: Result, frame: Packet, to: End) -> None:
 def hashed(
     datapath: Datapath, scheduler: SchedulerCode, others: list[int], affinity: int = 0
 ) -> None:
-    """Gives the only descriptor a scheduler with a table of the same backends."""
+    """Give the only frontend a hash scheduler over the same backends."""
     value = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
     value.scheduler, value.affinity_timeout = scheduler, affinity
     value.others.table = len(others)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node asks another one whether it takes part in DSR, over a veth between two namespaces.
+"""A node probes another one for DSR support, over a veth between two namespaces.
 
-The test's thread is on the node that is asked.
+The test's thread is on the probed node.
 """
 
 import socket
@@ -33,7 +33,7 @@ PATIENCE, SOON = 60.0, 0.3
 
 
 class Asker:
-    """The node that asks."""
+    """The node that sends the probes."""
 
     def __init__(self, network: Network) -> None:
         self.namespace = network.add_pod("uplink")
@@ -47,18 +47,18 @@ class Asker:
             assert self.sockets.ask(OWN[family], parse_address(ASKED[family]), NONCE, key) == ""
 
     def answers(self, seconds: float = PATIENCE) -> list[DsrAnswer]:
-        """What comes first, if anything does in time."""
+        """The first replies, if any arrive before the timeout."""
         end, found = time.monotonic() + seconds, list[DsrAnswer]()
         while not found and time.monotonic() < end:
             found = list(self.sockets.answers())
         return found
 
     def hears_nothing(self) -> bool:
-        """Whether no answer comes soon."""
+        """Whether no reply arrives soon."""
         return not self.answers(SOON)
 
     def await_answer(self, family: Family) -> None:
-        """Ask until the two are neighbours that know each other, and all answers are here."""
+        """Probe until the two nodes know each other's MAC address and every reply has arrived."""
         self.ask(family)
         while self.hears_nothing():
             self.ask(family)
@@ -133,7 +133,7 @@ def test_one_that_does_not_know_who_asks_is_silent(
 
 
 def test_keys_change_without_a_gap(asker: Asker, datapath: Datapath, family: Family):
-    """While each of the two has got to another step."""
+    """While the two nodes are at different steps of the key change."""
     for asked, sent in (
         ((KEY, OTHER_KEY), KEY),
         ((OTHER_KEY, KEY), KEY),
@@ -151,7 +151,7 @@ def test_keys_change_without_a_gap(asker: Asker, datapath: Datapath, family: Fam
 def test_questions_never_come_from_the_port_of_tunnels(
     asker: Asker, datapath: Datapath, family: Family
 ):
-    """Answers go to where questions come from; at that port they would be taken for tunnels."""
+    """Replies go to the probe's source port; at the tunnel port they would be taken for tunnels."""
     datapath.settings(dsr_port=0)
     with entered(asker.namespace):
         write_sysctls({"ipv4/ip_local_port_range": f"{PORT} {PORT + 1}"})

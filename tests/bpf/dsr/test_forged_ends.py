@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who forges the end of a connection in a tunnel must know what its client sends next: the node
-that the client reaches sees no answers, but it sees that.
-"""
+"""To forge the end of a connection in a tunnel, a sender must know the client's next sequence
+number: the client's node sees only the client's half of the connection."""
 
 from collections.abc import Callable
 
@@ -29,7 +28,7 @@ Send = Callable[..., LbConntrack]
 
 @pytest.fixture(params=["tc", "xdp"])
 def send(dsr: Datapath, node: Node, tcp: Kind, request: pytest.FixtureRequest) -> Send:
-    """Sends a packet of the one connection, and returns what is known of that afterwards."""
+    """Sends a packet of the connection, and returns the state of its flow afterwards."""
     dsr.device(node.uplink.ifindex, snat4=IPV4.node, snat6=IPV6.node, mtu=1500, xdp=True)
     to, index = pod_elsewhere(dsr, tcp)
     frontend = served(dsr, tcp, index)
@@ -51,7 +50,7 @@ def send(dsr: Datapath, node: Node, tcp: Kind, request: pytest.FixtureRequest) -
 
 
 def begin(send: Send, steps: tuple[str, ...], number: int = START) -> int:
-    """What the client sends next."""
+    """The client's next sequence number."""
     for flags in steps:
         text = b"x" if "P" in flags else b""
         send(flags, number, text)
@@ -114,7 +113,7 @@ def test_a_client_that_begins_again_with_other_numbers_ends_it(send):
 
 
 def test_one_of_an_earlier_release_learns_the_numbers(send, dsr):
-    """Its entry has none."""
+    """The earlier release's entry has no sequence numbers."""
     goes_on = begin(send, LASTING)
     (key,) = dsr.tunneled()
     dsr.write_entry(key, sent_end=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows of which a node sees one way only: they cost nobody else's, however many begin."""
+"""Flows seen in one direction only never evict other flows, however many of them begin."""
 
 from collections.abc import Iterable, Iterator
 
@@ -20,7 +20,7 @@ FLOOD = range(1024, 1024 + 2 * SIZES.ct_short)
 
 
 class OneWay:
-    """Clients of a pod on another node, seen at tc or at XDP."""
+    """Clients of a pod on another node, seen by tc or by XDP."""
 
     def __init__(self, datapath: Datapath, node: Node, kind: Kind, *, at_xdp: bool) -> None:
         self._datapath, self._node, self._kind = datapath, node, kind
@@ -30,7 +30,7 @@ class OneWay:
         self._at_xdp = at_xdp
 
     def last(self, ports: Iterable[int]) -> None:
-        """Flows from these ports that have lasted."""
+        """The flows from these ports that count as established."""
         for flags in ("S", "A", "PA", "A") if self._kind in TCP_KINDS else ("S", "S"):
             for port in ports:
                 self._send(self._frame(port, flags))
@@ -38,7 +38,7 @@ class OneWay:
                 self._datapath.write_entry(key, created=1)
 
     def flood(self, ports: Iterable[int], *steps: str) -> None:
-        """Packets of flows from all these ports, a step at a time for each."""
+        """Send packets of flows from all these ports, one step of every flow at a time."""
         frames = [self._frame(FLOWS.start, flags) for flags in steps]
         for port in ports:
             for frame in frames:
@@ -46,7 +46,8 @@ class OneWay:
                 self._send(frame[:at] + port.to_bytes(2, "big") + frame[at + 2 :])
 
     def assert_all_go_on(self, ports: Iterable[int]) -> None:
-        """A UDP flow would go there too if it began again."""
+        """Asserts that established flows keep their backend. A UDP flow that began again would get
+        it too."""
         before = self._datapath.counts("lb_count_front", 1)
         for port in ports:
             frame = self._kind.frame(client(self._kind, port), self._frontend, "PA")
@@ -75,7 +76,7 @@ def one_way(
 
 @pytest.fixture
 def both_ways(dsr: Datapath, node: Node, kind: Kind, one_way: OneWay) -> Iterator[None]:
-    """Established flows of which this node sees both ways, and which go on afterwards."""
+    """Established flows of which this node sees both directions, and which must keep working."""
     flows: Held | UdpSessions
     if kind in TCP_KINDS:
         flows = Held(dsr, node, kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node of the pod: it takes packets out of their tunnels, and answers the client directly."""
+"""The pod's node takes packets out of their tunnels; replies go directly to the client."""
 
 from typing import Any
 
@@ -202,7 +202,7 @@ def test_an_open_connection_stays_where_it_is(dsr: Datapath, node: Node, tcp: Ki
     assert_same(result.packet, changed(packet, target=first))
 
 
-# What is not let in
+# Rejected packets
 
 
 def test_nobody_but_a_node_sends_in_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
@@ -331,7 +331,7 @@ def test_answers_and_strangers_are_not_answered(dsr: Datapath, node: Node, kind:
 
 
 def test_the_other_frontends_of_a_service_need_no_dsr(dsr: Datapath, node: Node, kind: Kind):
-    """The sender's settings decide: nodes do not get a change at the same time."""
+    """The sender's settings decide, because nodes do not see a change at the same time."""
     pod, index = pod_here(dsr, kind)
     frontend = served(dsr, kind, index)
     dsr.flag_frontends(DescFlag(0))
@@ -343,7 +343,7 @@ def test_the_other_frontends_of_a_service_need_no_dsr(dsr: Datapath, node: Node,
 
 
 def test_a_pod_sends_no_node_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
-    """Neither this one nor another, whatever source address it claims."""
+    """Neither to this node nor to another one, whatever source address it claims."""
     pod, index = pod_here(dsr, kind)
     request = kind.frame(client(kind), served(dsr, kind, index))
     forged = [
@@ -364,7 +364,7 @@ def test_a_pod_sends_no_node_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
 def test_what_else_a_pod_sends_passes(
     dsr: Datapath, node: Node, kind: Kind, change: dict[str, Any]
 ):
-    """Another Geneve, and the tunnels of a cluster in pods."""
+    """Geneve of other virtual networks, and the tunnels of a cluster that runs in pods."""
     pod, index = pod_here(dsr, kind)
     request = kind.frame(client(kind), served(dsr, kind, index))
     if "dsr" in change:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pod's node does not know goes back to the node that sent it, which masquerades it."""
+"""A packet that the pod's node cannot deliver is returned to the sending node, which masquerades
+it."""
 
 import pytest
 from scapy.packet import Packet
@@ -64,7 +65,7 @@ def test_a_tunnel_leads_to_nothing_but_endpoints_of_the_service(
 
 
 def test_what_follows_is_not_of_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
-    """The next packet on this CPU."""
+    """The next packet on this CPU is not taken for one from a tunnel."""
     pod, index = pod_here(dsr, kind)
     frontend = served(dsr, kind, index)
     request = kind.frame(client(kind), frontend)
@@ -72,11 +73,11 @@ def test_what_follows_is_not_of_a_tunnel(dsr: Datapath, node: Node, kind: Kind):
     assert_same(arrive(dsr, node, request).packet, changed(request, target=pod))
 
 
-# At the node that has sent it
+# At the node that sent it
 
 
 def sent(datapath: Datapath, node: Node, kind: Kind) -> tuple[Packet, End]:
-    """A request that has left in a tunnel, and for which pod."""
+    """A request that left in a tunnel, and the pod that it was for."""
     pod, index = pod_elsewhere(datapath, kind)
     request = kind.frame(client(kind), served(datapath, kind, index))
     assert unwrapped(kind, arrive(datapath, node, request).packet).pod == pod
@@ -84,7 +85,7 @@ def sent(datapath: Datapath, node: Node, kind: Kind) -> tuple[Packet, End]:
 
 
 def assert_masqueraded(kind: Kind, result: Result, pod: End) -> End:
-    """Returns the source with which it leaves."""
+    """Returns the source address and port with which it leaves."""
     assert result.verdict is Verdict.REDIRECT
     network = result.packet.payload
     assert (network.src, network.dst) == (kind.net.overlay, pod.address)
@@ -108,7 +109,7 @@ def test_it_leaves_again_masqueraded(dsr: Datapath, node: Node, kind: Kind):
 
 
 def test_the_flow_stays_masqueraded(dsr: Datapath, node: Node, kind: Kind):
-    """Further packets, and those that were in the tunnel at the same time."""
+    """Later packets, and those that were in the tunnel at the same time."""
     request, pod = sent(dsr, node, kind)
     source = assert_masqueraded(kind, arrive(dsr, node, returned(kind, request, pod)), pod)
     for frame in (request, returned(kind, request, pod), request):
@@ -126,7 +127,7 @@ def test_a_flow_that_had_lasted_is_masqueraded_too(dsr: Datapath, node: Node, ud
 
 
 def test_another_endpoint_may_get_it(dsr: Datapath, node: Node, kind: Kind):
-    """One of this node, as it is then chosen."""
+    """On this node, because the backend is chosen again."""
     request, pod = sent(dsr, node, kind)
     here, index = pod_here(dsr, kind)
     served(dsr, kind, index)

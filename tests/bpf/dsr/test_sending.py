@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node that a client reaches: it chooses, and sends the client's packets on as they are."""
+"""The client's node chooses the backend and forwards the client's packets unchanged."""
 
 import time
 from typing import Any
@@ -107,7 +107,7 @@ def test_a_connection_is_known_from_its_first_packet_to_its_last(
 def test_how_long_a_connection_is_remembered(
     dsr: Datapath, node: Node, tcp: Kind, steps: tuple[str, ...], seconds: int
 ):
-    """The pod may send for an hour after a FIN, of which this node only sees the client's ACKs."""
+    """The pod may send for an hour after a FIN; this node sees only the client's ACKs of that."""
     _, index = pod_elsewhere(dsr, tcp)
     frontend = served(dsr, tcp, index)
     for flags in steps:
@@ -135,7 +135,7 @@ def test_what_is_over_goes_though_nothing_takes_its_place(dsr: Datapath, node: N
 def test_a_udp_flow_that_lasts_is_a_stream(
     dsr: Datapath, node: Node, udp: Kind, lasted: int, seconds: int
 ):
-    """Which continues after the timeout of other flows, and is not evicted by these."""
+    """It outlives the timeout of short flows, which cannot evict it."""
     dsr.settings(dsr_port=PORT, udp_timeout=30, udp_stream_timeout=120)
     _, index = pod_elsewhere(dsr, udp)
     frontend = served(dsr, udp, index)
@@ -220,7 +220,7 @@ def test_a_pod_of_this_node_as_the_client_is_masqueraded(dsr: Datapath, node: No
 def test_a_client_of_another_node_is_masqueraded(
     dsr: Datapath, node: Node, kind: Kind, known_by: str
 ):
-    """It may be on the backend's node, or the backend itself."""
+    """It may be on the backend's node, or be the backend itself."""
     to, index = pod_elsewhere(dsr, kind)
     frontend = served(dsr, kind, index)
     dsr.maps[known_by].update(mapped(kind.net.client), b"\1" * dsr.maps[known_by].value_size)
@@ -245,7 +245,7 @@ def test_what_does_not_fit_into_the_tunnel_is_too_big(dsr: Datapath, node: Node,
 def test_what_may_be_fragmented_and_does_not_fit_is_masqueraded(
     dsr: Datapath, node: Node, udp: Kind
 ):
-    """A sender that does not ask for errors may not heed them."""
+    """A sender that does not set DF may ignore ICMP errors."""
     to, index = pod_elsewhere(dsr, udp)
     frontend = served(dsr, udp, index)
     large = udp.frame(client(udp), frontend, payload=bytes(MTU - 60))
@@ -254,7 +254,7 @@ def test_what_may_be_fragmented_and_does_not_fit_is_masqueraded(
         room = MTU - OVERHEAD[IPV6]
         assert_answered(arrive(dsr, node, large), udp, large, TOO_BIG, room)
         return
-    # The stack cuts it.
+    # The stack fragments it.
     result = arrive(dsr, node, large)
     assert result.verdict is Verdict.PASS
     assert result.packet.payload.dst == to.address
@@ -266,7 +266,7 @@ def test_what_may_be_fragmented_and_does_not_fit_is_masqueraded(
 def narrow(
     datapath: Datapath, node: Node, kind: Kind, frontend: End, mtu: int, **changes: Any
 ) -> None:
-    """A router between the nodes says that a tunneled packet does not fit."""
+    """A router between the nodes reports that a tunneled packet is too big."""
     sent = arrive(datapath, node, kind.frame(client(kind), frontend)).packet
     if "key" in changes:
         sent = Ether(bytes(sent).replace(KEY, changes.pop("key")))
@@ -341,7 +341,7 @@ def test_an_error_about_a_reply_goes_where_the_flow_goes(dsr: Datapath, node: No
 
 @pytest.fixture(scope="module")
 def without_dsr(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The program of a node that takes no part."""
+    """The program of a node without DSR."""
     text = f"#undef LB_HAS_DSR\n#define LB_HAS_DSR 0\n{source_text()}"
     return load(tmp_path_factory.mktemp("bpffs"), text, ["lb_host_ingress"])
 
@@ -407,7 +407,7 @@ def test_it_does_not_go_on_to_a_pod_of_this_node_which_would_know_it(
 def test_what_may_be_an_answer_to_this_node_is_left_to_it(
     dsr: Datapath, node: Node, tcp: Kind, flags: str
 ):
-    """Also to pods that another NAT masquerades: nobody here knows their connections."""
+    """Also for pods that another NAT masquerades: this node does not know their connections."""
     _, index = pod_elsewhere(dsr, tcp)
     frontend = node_port(dsr, tcp, [index])
     dsr.flag_frontends(DescFlag.LB_DESC_DSR)
@@ -441,7 +441,7 @@ def test_one_that_does_not_go_on_is_reset_once_nothing_else_knows_it(
 def test_an_error_about_a_flow_of_another_node_reaches_the_pod(
     dsr: Datapath, node: Node, kind: Kind
 ):
-    """Routers send it to any node that has the address."""
+    """Routers may send it to any node that has the address."""
     to, index = pod_elsewhere(dsr, kind)
     frontend = served(dsr, kind, index)
     reply = kind.frame(frontend, client(kind), "PA")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections in tunnels whose pod is gone: a client that tries once more gets another one."""
+"""Tunneled connections whose pod no longer exists: the client's next SYN gets another backend."""
 
 import pytest
 
@@ -27,7 +27,8 @@ class Client:
         assert_sent(self._kind, arrive(self._datapath, self._node, frame), frame, to)
 
     def loses_pod(self, *, serving: bool) -> End:
-        """Returns the one that comes instead. `serving`: the old one still ends its connections."""
+        """Replaces the pod and returns the new one. `serving`: the old one still finishes its
+        connections."""
         address = End(str(self._kind.net.remote), self.pod.port + 1)
         new = self._datapath.backend(address, self._kind.proto)
         self._datapath.replace_backends(self._index, new, serving=serving)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tunnels on devices: the other node's MAC address, checksums and segments left to a device."""
+"""Tunnels on real devices: the other node's MAC address, and checksum and segmentation offload."""
 
 import pytest
 from scapy.layers.inet import TCP
@@ -19,7 +19,7 @@ MTU, HEADERS = 1500, {"ipv4": 40, "ipv6": 60}
 
 
 def inner(kind: Kind, frame: Packet) -> Packet:
-    """What was in the tunnel, with the link header that it had."""
+    """The packet in a tunnel, with its original link header."""
     link = Ether(src=SENDER_MAC, dst=NODE_MAC)
     return Ether(bytes(link / kind.ip(unwrapped(kind, frame).packet)))
 

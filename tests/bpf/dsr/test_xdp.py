@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At XDP a packet gets the same tunnel as at tc, and either goes on with what the other began."""
+"""XDP and tc build the same tunnels, and each continues the other's connections."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ WAYS = ([False], [True], [False, True], [True, False], [True, True, False])
 def outcome(
     datapath: Datapath, node: Node, kind: Kind, at_xdp: Sequence[bool]
 ) -> tuple[list[bytes], Snapshot]:
-    """What the client's frames of a connection become, without link headers; and the maps."""
+    """What the client's frames become, without link headers; and the resulting maps."""
     for name in FLOW_TABLES:
         datapath.maps[name].delete_batch([key for key, _ in datapath.maps[name].items()])
     for name in ("lb_count_front", "lb_count_back"):

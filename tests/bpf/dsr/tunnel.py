@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tunnels as another implementation of Geneve writes and reads them, and Services with DSR."""
+"""An independent Geneve implementation that builds and reads tunnels, and Services with DSR."""
 
 from typing import NamedTuple
 
@@ -33,9 +33,9 @@ def arrive(datapath: Datapath, node: Node, frame: Packet) -> Result:
 
 
 class Tunneled(NamedTuple):
-    """What was in a tunnel: between which nodes, for which pod, and the packet, without a link.
+    """A packet taken out of a tunnel: the two nodes, the pod, and the packet without a link header.
 
-    is_returned: the pod's node sends it back.
+    is_returned: the pod's node sent it back.
     """
 
     source: str
@@ -71,7 +71,7 @@ def wrapped(  # noqa: PLR0913 - every part of a tunnel matters
 
 
 def unwrapped(kind: Kind, frame: Packet) -> Tunneled:
-    """Takes a frame apart and asserts that its headers are right."""
+    """Decapsulates a frame and asserts that its headers are correct."""
     network, udp = frame.payload, frame[UDP]
     geneve = GENEVE(bytes(udp.payload))
     assert udp.dport == PORT
@@ -97,7 +97,7 @@ def unwrapped(kind: Kind, frame: Packet) -> Tunneled:
 
 
 def returned(kind: Kind, inner: Packet, pod: End) -> Packet:
-    """A frame that the other node sends back, because it does not know the endpoint."""
+    """A frame that the other node returns because it does not know the endpoint."""
     return wrapped(kind, inner, pod, words=(pod.port, 1))
 
 
@@ -106,14 +106,14 @@ def set_keys(datapath: Datapath, sent: bytes, other: bytes = b"") -> None:
 
 
 def pod_elsewhere(datapath: Datapath, kind: Kind) -> tuple[End, int]:
-    """A backend on the other node, to which tunnels lead; and its index."""
+    """A backend on the other node, reached through tunnels; and its index."""
     pod, index = remote_backend(datapath, kind)
     datapath.maps["lb_pod_nodes"].update(mapped(pod.address), mapped(PEER[kind.net]))
     return pod, index
 
 
 def pod_here(datapath: Datapath, kind: Kind, address: str = "") -> tuple[End, int]:
-    """A backend on this node, for which tunnels may come; and its index."""
+    """A backend on this node that tunnels may name; and its index."""
     pod, index = local_backend(datapath, kind, address)
     place_here(datapath, kind, pod, index)
     return pod, index

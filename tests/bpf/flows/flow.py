@@ -19,7 +19,7 @@ class Flow:
         self.backend = End("", 0)
 
     def request(self, flags: str, ack: int = SEQUENCE + 1) -> End:
-        """The pod sends; returns where the packet goes."""
+        """The pod sends a packet; returns where it goes."""
         packet = self.kind.frame(self.pod, self.frontend, flags, ack=ack)
         result = self.datapath.run("lb_pod_ingress", packet)
         assert result.verdict is Verdict.PASS
@@ -50,7 +50,7 @@ class Flow:
         }
 
     def states(self) -> tuple[CtState, CtState]:
-        """State of the original direction and of the reply."""
+        """The states of the original direction and of the reply direction."""
         original = self.datapath.entry(self.pod, self.frontend, self.kind.proto)
         reply = self.datapath.entry(self.backend, self.pod, self.kind.proto)
         return CtState(original.whole_state), CtState(reply.whole_state)

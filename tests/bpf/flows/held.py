@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows that go on while others fill the tables."""
+"""Flows that must survive while others fill the tables."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ FLOWS = 20
 
 
 class Held:
-    """Connections of clients outside to a remote backend, masqueraded."""
+    """Masqueraded connections of external clients to a remote backend."""
 
     def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
         self._datapath, self._node, self._kind = datapath, node, kind
@@ -54,7 +54,7 @@ class Held:
 
 
 class UdpSessions:
-    """Clients outside that have had an answer from one of many remote backends."""
+    """External UDP clients that got a reply from one of many remote backends."""
 
     def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
         self._datapath, self._node, self._kind = datapath, node, kind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients outside whose packets are masqueraded."""
+"""External clients whose packets are masqueraded."""
 
 from scapy.packet import Packet
 
@@ -27,19 +27,19 @@ class Outside:
         return self.datapath.run("lb_host_ingress", request, ifindex=self.node.uplink.ifindex)
 
     def source(self, port: int, flags: str = "S") -> End:
-        """What its packets are masqueraded with."""
+        """The source address and port that its packets are masqueraded with."""
         result = self.send(port, flags)
         assert result.verdict is Verdict.REDIRECT
         return source_of(result.packet)
 
     def reply(self, source: End, flags: str) -> Packet:
-        """The backend answers; returns what leaves for the client."""
+        """The backend replies; returns what leaves for the client."""
         packet = self.kind.frame(self.backend, source, flags)
         ifindex = self.node.overlay.ifindex
         return self.datapath.run("lb_host_ingress", packet, ifindex=ifindex).packet
 
     def run_to_its_end(self, port: int) -> End:
-        """A whole connection; returns its source."""
+        """A complete connection; returns its masqueraded source."""
         source = self.source(port)
         self.reply(source, "SA")
         self.source(port, "A")
@@ -49,5 +49,5 @@ class Outside:
         return source
 
     def reply_goes_to(self, source: End) -> int:
-        """Which client the backend's answer reaches."""
+        """The client that the backend's reply reaches."""
         return int(self.reply(source, "A").payload.payload.dport)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP connections that are translated at the socket: counted as they were, however they end."""
+"""TCP connections balanced at the socket are counted with their exact bytes, however they end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,17 +21,17 @@ from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import End, Kind
 from tests.bpf.harness.ring import Ring
 
-# The last that fits into 32 bits.
+# The last value that fits into 32 bits.
 WRAPPED = 2**32 - 1
-# More bytes than any connection here has.
+# More bytes than any connection here transfers.
 FAR_AHEAD = 2**40
 CLOSED, RESET = FlowEnd.LB_END_CLOSED, FlowEnd.LB_END_RESET
 PLACES = "lb_conn_places"
 # No socket has this cookie.
 NOBODY = 1 << 62
-# Nobody has a route there.
+# There is no route to it.
 UNREACHABLE = {Family.IPV4: "203.0.113.9", Family.IPV6: "2001:db8:dead::9"}
-# How each way ends, and how many more bytes it takes each way.
+# How each of conversing.WAYS ends, and the extra bytes in each direction.
 OUTCOMES = {
     "client first": (CLOSED, 0, 0),
     "server first": (CLOSED, 0, 0),
@@ -48,14 +48,14 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def conversing(programs: Loaded, machine: Node) -> Iterator[Conversing]:
-    """A process on the node, under all hooks of the socket."""
+    """A process on the node, under all socket hooks."""
     with under_hooks(programs, machine, "conversing") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def untold(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The hooks as they are where TCP does not tell of connections."""
+    """The hooks on a kernel where TCP does not report its connections."""
     text = f"#define LB_HAS_SOCK_OPS 0\n{source_text()}"
     names = ["lb_connect4", "lb_connect6", "lb_sock_release"]
     return load(tmp_path_factory.mktemp("bpffs"), text, names)
@@ -69,7 +69,7 @@ def connections(datapath: Datapath) -> dict[int, LbConnection]:
 
 
 def others(datapath: Datapath) -> dict[int, LbConnection]:
-    """Those that have found their place taken."""
+    """Connections whose slot in the map was taken."""
     return {
         int.from_bytes(key, byteorder): LbConnection.from_buffer_copy(value)
         for key, value in datapath.maps["lb_connections"].items()
@@ -219,7 +219,7 @@ def test_a_long_connection_is_counted_while_it_lasts(
 
 @contextmanager
 def altered_connection(datapath: Datapath) -> Iterator[LbConnection]:
-    """The only connection there is, written back when the test has altered it."""
+    """The only connection there is, written back after the test has altered it."""
     ((cookie, connection),) = connections(datapath).items()
     yield connection
     write(datapath, LbConnPlace(cookie=cookie, connection=connection))

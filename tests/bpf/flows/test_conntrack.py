@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a TCP flow: half-open, established, closed, and what a new SYN finds."""
+"""A TCP flow's life: half-open, established, closed, and reopened by a new SYN."""
 
 import pytest
 from scapy.layers.inet import TCP
@@ -12,7 +12,7 @@ from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, End, Kind, assert_same, changed
 from tests.bpf.harness.services import CLIENT_PORT, cluster_ip
 
-# What acknowledges all of a SYN of these tests, and a FIN.
+# Acknowledges all of a SYN of these tests, or a FIN.
 ANSWER_END = SEQUENCE + len(PAYLOAD) + 1
 FIN_END = ANSWER_END
 
@@ -58,7 +58,7 @@ def test_an_acknowledgement_without_an_answer_moves_nothing(flow: Flow):
 
 @pytest.mark.parametrize("ack", [12345, ANSWER_END + 1, ANSWER_END - 2**16 - 1, 2**31])
 def test_an_acknowledgement_of_what_was_not_sent_moves_nothing(flow: Flow, ack: int):
-    """Whoever made up the client's address has not seen the backend's number."""
+    """Whoever forged the client's address has not seen the backend's sequence number."""
     flow.request("S")
     flow.reply("SA")
     flow.request("A", ack=ack % 2**32)
@@ -253,11 +253,11 @@ def test_both_sides_may_close_at_once(flow: Flow):
     assert not flow.keys & {*flow.datapath.established(), *flow.datapath.short()}
 
 
-# A SYN where an entry is
+# A SYN that matches an entry
 
 
 def repeat(flow: Flow, times: int = 6) -> set[End]:
-    """Where the SYNs of this flow go."""
+    """Where repeated SYNs of this flow go."""
     return {flow.request("S") for _ in range(times)}
 
 
@@ -304,7 +304,7 @@ def test_a_new_flow_to_the_same_backend_lives_like_any_other(flow: Flow):
 
 
 def move(flow: Flow) -> End:
-    """Replace the only backend by another one; returns the new one."""
+    """Replace the only backend; returns the new one."""
     end = End(flow.kind.net.local, 9000)
     flow.datapath.replace_backends(1, flow.datapath.backend(end, flow.kind.proto))
     return end
@@ -326,7 +326,7 @@ def test_a_half_open_flow_leaves_a_backend_that_is_gone(flow: Flow):
 
 
 def ask_twice(flow: Flow) -> None:
-    """The client sends its SYN again when nobody answers."""
+    """The client retransmits its SYN when no reply arrives."""
     before = flow.backend
     flow.datapath.wait_a_second()
     flow.request("S")
@@ -358,7 +358,7 @@ def test_a_syn_leaves_a_backend_whose_index_has_another_owner(flow: Flow):
 def test_syns_in_the_name_of_a_client_do_not_end_its_connection_to_a_backend_that_ends(
     flow: Flow, last: str
 ):
-    """The backend answers each by what it expects next (RFC 5961)."""
+    """The backend answers each with a challenge ACK (RFC 5961)."""
     flow.establish()
     move(flow)
     for _ in range(3):

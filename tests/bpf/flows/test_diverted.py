@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New flows while the tables that evict are replaced: where they are, and that they work."""
+"""While evicting tables are replaced, new flows are diverted to other tables and work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_half_open_flow_goes_back_and_on(flow: Flow):
 
 
 class Interrupted:
-    """A table for the agent in which something happens after each insert."""
+    """A table for the agent that runs a callback after each insert."""
 
     def __init__(self, table: BpfMap, happens: Callable[[], object]) -> None:
         self._table, self._happens = table, happens

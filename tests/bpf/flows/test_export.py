@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The export of flows to a file system that is full, and has room again."""
+"""The flow export on a file system that fills up and has space again later."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ LINES = [json.dumps({"number": number, "more": "x" * 700}).encode() + b"\n" for 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of some pages."""
+    """A file system of a few pages."""
     options = f"size={PAGES * 4096}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", tmp_path], check=True)
     yield tmp_path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One CPU moves a flow from one table to another while the next one looks for it in both."""
+"""One CPU moves a flow from one table to another while a second CPU looks it up in both."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ from tests.bpf.harness.services import node_addresses, node_port, remote_backend
 
 MOVES = 2000
 PORT = 2000
-# Between the two lookups, so that what takes nanoseconds happens often enough.
+# Spins between the two lookups, to widen a race window of nanoseconds.
 _LOOKUP = "lb_ct_short.lookup(&pkt->tuple)"
 _STALL = """
 static __always_inline int lb_stall(void)
@@ -37,8 +37,8 @@ _AFTER = "static __always_inline int lb_ct_is_syn("
 _fork = multiprocessing.get_context("fork")
 
 
-# What moves a flow, and what comes after the function that does it. Another CPU has just moved the
-# flow that this one is about to move, and the kernel has given the memory of its entries to others.
+# Each function that moves a flow, and the code put in front of the call. It does what a faster CPU
+# would do: move the same flow first, so that the kernel reuses the memory of its entries.
 _MOVES = {
     "lb_conntrack_promote(pkt, entry, reply, 0)": "/* The client acknowledges the answer",
     "lb_dsr_establish(pkt, entry, is_udp)": "/*\n * Remembers how far the client has sent.",
@@ -64,7 +64,7 @@ static __always_inline void lb_reuse_{number}(struct lb_packet *pkt)
 
 @pytest.fixture(scope="module")
 def overtaken(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """lb_host_ingress, in which another packet of the flow is always a moment faster."""
+    """lb_host_ingress, in which another packet of the flow always moves it first."""
     text = source_text()
     for number, (move, after) in enumerate(_MOVES.items()):
         assert text.count(f"{move};") == text.count(after) == 1
@@ -75,7 +75,7 @@ def overtaken(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """lb_host_ingress, which waits before the lookup in lb_ct_short, between those in others."""
+    """lb_host_ingress, which spins before its lookup in lb_ct_short, the middle one of three."""
     text = source_text()
     assert text.count(_LOOKUP) == 1
     text = text.replace(_LOOKUP, f"(lb_stall(), {_LOOKUP})").replace(_AFTER, _STALL + _AFTER)
@@ -84,7 +84,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 @contextmanager
 def one_cpu() -> Iterator[None]:
-    """The kernel gives out again first what was freed last, by the same CPU."""
+    """The kernel reuses first what the same CPU freed last."""
     all_cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(all_cpus)})
     try:
@@ -94,7 +94,7 @@ def one_cpu() -> Iterator[None]:
 
 
 class Moved:
-    """A masqueraded connection from outside that is made and closed again and again."""
+    """A masqueraded connection from outside that is opened and closed in a loop."""
 
     def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
         self._datapath = datapath
@@ -106,7 +106,7 @@ class Moved:
         self._there = {flags: bytes(kind.frame(*there, flags)) for flags in ("S", "A", "FA")}
         self._back = {flags: bytes(kind.frame(*back, flags)) for flags in ("SA", "A", "FA")}
         self._uplink, self._overlay = node.uplink.ifindex, node.overlay.ifindex
-        # Odd while there is an answered connection.
+        # Odd while a connection with a reply exists.
         self._turn = _fork.RawValue(c_uint64, 0)
         self._is_over = _fork.RawValue(c_bool, False)
         self._found, self._missed = _fork.RawValue(c_uint64, 0), _fork.RawValue(c_uint64, 0)
@@ -132,7 +132,7 @@ class Moved:
         return self.reply("A")
 
     def look(self) -> None:
-        """In a process of its own: packets, each of which must be known."""
+        """Runs in its own process: sends packets, each of which must match the flow."""
         while not self._is_over.value:
             turn = self._turn.value
             if turn % 2:
@@ -142,7 +142,7 @@ class Moved:
                     counter.value += 1
 
     def counts(self) -> tuple[int, int]:
-        """How many packets were known, and how many not, while the connection moved."""
+        """How many packets matched the flow, and how many did not, while the connection moved."""
         reader = _fork.Process(target=self.look)
         reader.start()
         try:
@@ -159,7 +159,7 @@ class Moved:
         self._is_translated(self._there[flags], self._uplink)
 
     def reply(self, flags: str) -> bool:
-        """Whether it reaches the client."""
+        """Whether the reply reaches the client."""
         return self._is_translated(self._back[flags], self._overlay)
 
     def _is_translated(self, frame: bytes, ifindex: int) -> bool:
@@ -190,7 +190,7 @@ class MovedOneWay(Moved):
 
 
 def ends(entries: Mapping[LbTuple, LbConntrack]) -> dict[LbTuple, bytes]:
-    """What packets become, by their tuple."""
+    """Source and destination that packets leave with, by tuple."""
     return {key: bytes(entry.to) for key, entry in entries.items()}
 
 

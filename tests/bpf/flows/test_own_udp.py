@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP that the node sends from a Service's number: the answer is no request to the Service."""
+"""UDP that the node itself sends from a Service's port: the reply is no request to the Service."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ WAYS = {
 
 
 class Asking:
-    """A process of the host on a Service's number, and whom it asks."""
+    """A host process bound to a Service's port, and the server that it queries."""
 
     def __init__(
         self, datapath: Datapath, node: Node, udp: Kind, peer: str, make: Callable[..., End]
@@ -50,14 +50,14 @@ class Asking:
         return self.kind.frame(self.peer, self.own)
 
     def ask(self) -> None:
-        """A datagram leaves as it is."""
+        """Its datagram leaves unchanged."""
         packet = self.kind.frame(self.own, self.peer)
         result = self.datapath.run(self.way_out, packet, ifindex=self.ifindex)
         assert result.verdict is Verdict.PASS
         assert_same(result.packet, packet)
 
     def hears(self) -> bool:
-        """Whether the answer arrives as it is, rather than at the backend."""
+        """Whether the reply arrives unchanged, instead of at the backend."""
         result = self.datapath.run(self._way_in, self.answer, ifindex=self.ifindex)
         if target_of(result.packet) == self.backend:
             return False
@@ -66,13 +66,13 @@ class Asking:
         return True
 
     def age(self, seconds: int) -> None:
-        """As if the last datagram were so long ago."""
+        """Make the last datagram this much older."""
         then = time.monotonic_ns() - seconds * 10**9
         self.datapath.write_entry(self.key, last_seen=then)
 
 
 def external_ip_of_node(datapath: Datapath, kind: Kind, backends: Sequence[int]) -> End:
-    """An external IP that is the node's address."""
+    """An external IP that is also the node's address."""
     end = End(kind.net.node, 5060)
     kind_of = FrontendTypeCode.LB_EXTERNAL_IP
     datapath.frontend(end, kind.proto, local=backends, others=backends, kind=kind_of)
@@ -94,7 +94,7 @@ def asking(
 
 
 def test_what_comes_to_a_connected_socket_is_no_request(asking: Asking):
-    """Sent before this node's programs were attached, say."""
+    """For example because the query was sent before this node's programs were attached."""
     family = AF_INET if asking.kind.net is IPV4 else AF_INET6
     with socket(family, SOCK_DGRAM) as own:
         own.bind(asking.own)

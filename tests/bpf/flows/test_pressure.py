@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More half-open connections than there is room for: what is established goes on."""
+"""More half-open connections than the tables hold: established flows survive."""
 
 import time
 from collections.abc import Iterable
@@ -29,13 +29,13 @@ from tests.bpf.harness.services import (
 
 FLOOD = 40_000
 FIRST_PORT = 20_000
-# A packet takes some hundred nanoseconds; only a search through a table would take so long.
+# A packet takes some hundred nanoseconds; only a scan of a table would take this long.
 LONGEST_NS = 50_000
 _IFINDEX_AT = 40
 
 
 class Flood:
-    """SYNs of one client from many ports to one frontend, without looking at what comes out."""
+    """SYNs of one client from many ports to one frontend, output ignored."""
 
     def __init__(self, programs: Loaded, program: str, syn: bytes, ifindex: int) -> None:
         self._program = programs.programs[program]
@@ -44,7 +44,7 @@ class Flood:
         self.times: list[int] = []
 
     def send(self, sources: Iterable[int]) -> None:
-        """One SYN of each number, which stands for a source port."""
+        """One SYN for each number, which stands for a source port."""
         for number in sources:
             run = prog_test_run(self._program, self._from(number), ctx=self._context)
             self.times.append(run.duration)
@@ -114,7 +114,7 @@ def test_without_ports_a_connection_is_dropped_and_established_ones_keep_theirs(
     flood.send(range(1000))
     dropped = datapath.drops()
     assert set(dropped) == {DropReason.LB_DROP_SNAT_PORTS}
-    # Once in three seconds each port is free again.
+    # Each port is free again every three seconds.
     rounds = 1 + int(time.monotonic() - begin) // 3
     assert dropped[DropReason.LB_DROP_SNAT_PORTS] >= 1000 - 20 * rounds
     held.assert_all_go_on()
@@ -151,7 +151,7 @@ def test_a_flood_of_datagrams_moves_no_stream(
     sessions.assert_all_go_on()
 
 
-# Ports that look like ours
+# Direct connections on ports that look masqueraded
 
 
 @pytest.mark.parametrize("flags", ["A", "SA", "PA", "FA", "R", "RA"])
@@ -179,7 +179,7 @@ def test_a_backend_reaches_a_node_port_from_the_port_that_it_serves(
     source = source_of(asked.packet)
     answer = datapath.run("lb_pod_egress", kind.frame(other, source, "SA"))
     assert (source_of(answer.packet), target_of(answer.packet)) == (frontend, serving)
-    # At the same time somebody asks it, by way of another Service.
+    # At the same time it is a client of the backend through another Service.
     datapath.run("lb_pod_ingress", kind.frame(pod(kind, 5000), service, "S"))
     again = datapath.run("lb_pod_ingress", kind.frame(serving, frontend, "A"))
     assert (target_of(again.packet), source_of(again.packet)) == (other, source)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lb_flows tells of the flows at tc, and of what was refused."""
+"""The records in lb_flows for flows at tc, and for refused packets."""
 
 import time
 from sys import byteorder
@@ -32,7 +32,7 @@ SECOND = 1_000_000_000
 
 
 def exchange(datapath: Datapath, tcp: Kind, frontend: End, backend: End, ways: str) -> None:
-    """Packets of one flow: `>` and `<` with their flags; FINs and what acknowledges them fit."""
+    """Packets of one flow: `>` and `<` with their flags. FINs get the matching ACK numbers."""
     for way in ways.split():
         flags, ack = way[1:], ACKED if "A" in way else 0
         if way[0] == ">":
@@ -48,7 +48,7 @@ ENDINGS = {
     ">S <SA >A <FA >FA <A": (FlowEnd.LB_END_CLOSED, 3, 3),
     ">S <SA >A <RA >RA": (FlowEnd.LB_END_RESET, 2, 2),
     ">S <SA >A >R <RA": (FlowEnd.LB_END_RESET, 3, 1),
-    # The backend had an earlier connection in TIME_WAIT: one flow, that began twice.
+    # The backend had an earlier connection in TIME_WAIT: one flow that began twice.
     ">S <A >R >S <SA >A >FA <FA >A": (FlowEnd.LB_END_CLOSED, 6, 3),
     ">S <RA": (FlowEnd.LB_END_BACKEND_REFUSED, 1, 1),
 }
@@ -137,12 +137,12 @@ def test_what_is_refused_is_reported_with_its_reason(datapath: Datapath, ring: R
     assert (record.client, record.frontend) == (addr(pod(kind).address), addr(frontend.address))
 
 
-# What processes of the host are known by, before their sockets have an address.
+# How processes of the host are identified before their sockets have an address.
 HOST = {True: addr("192.0.2.1"), False: addr("2001:db8:2::1")}
 
 
 def namespace_of(machine: Node, kind: Kind) -> LbAddr:
-    """What a pod is known by then."""
+    """How a pod is identified at that point."""
     with machine.entered():
         cookie = own_cookie()
     family = 4 if kind.net is IPV4 else 6
@@ -234,7 +234,7 @@ def test_of_flows_that_are_not_sampled_nothing_is_reported(
     assert ring.take() == []
 
 
-# So many are refused that the limit of this second is used up for the next test.
+# Enough refusals to use up this second's limit, which would affect the next test.
 @pytest.mark.usefixtures("whole_seconds")
 def test_what_does_not_fit_into_the_buffer_is_counted(datapath: Datapath, ring: Ring, udp: Kind):
     frontend = cluster_ip(datapath, udp, [])

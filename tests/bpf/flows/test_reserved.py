@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuples that another NAT of the node uses: never given out, and their packets pass."""
+"""Tuples that another NAT of the node uses are never allocated, and their packets pass."""
 
 from collections.abc import Collection
 
@@ -21,10 +21,10 @@ from tests.bpf.harness.services import (
     remote_backend,
 )
 
-# Sixteen random tries meet none of ours once in 10^15 times.
+# Sixteen random tries all miss OURS once in 10^15 runs.
 OURS, OTHERS = range(2000, 2008), 3000
 PORTS = ((OURS[0], OURS[-1]), (OTHERS, OTHERS))
-# A client misses the last free port one in five times: all of them once in 10^30 times.
+# One client in five misses the last free port; all of them do once in 10^30 runs.
 MANY = 60
 
 
@@ -40,7 +40,7 @@ class Beside:
         self.reserve({OTHERS})
 
     def reserve(self, ports: Collection[int], source: End | None = None, node: str = "") -> None:
-        """Have exactly these ports of the node in use towards a backend."""
+        """Set exactly these ports of the node as used by others towards a backend."""
         source = source or self.backend
         address = parse_address(node or self.kind.net.overlay)
         ends = parse_address(source.address), source.port, address
@@ -61,7 +61,7 @@ class Beside:
         return source_of(result.packet).port
 
     def given(self) -> list[int]:
-        """What many clients get, of whom some come too late."""
+        """The ports that many clients get, some of which find none free."""
         found = []
         for port in range(10000, 10000 + MANY):
             result = self.send(port)
@@ -97,7 +97,7 @@ def test_it_is_given_out_when_the_other_connection_has_ended(beside: Beside):
 @pytest.mark.parametrize("flags", ["SA", "A", "PA", "FA", "R"])
 @pytest.mark.parametrize("program", ["lb_host_ingress", "lb_host_egress", "lb_pod_ingress"])
 def test_replies_of_the_other_connection_pass_untouched(beside: Beside, program, flags):
-    beside.source(10000)  # from here on what the backend sends is looked at
+    beside.source(10000)  # From here on, packets of the backend are inspected.
     reply = beside.kind.frame(beside.backend, End(beside.kind.net.overlay, OTHERS), flags)
     assert_untouched(beside.datapath, program, reply, ifindex=beside.node.overlay.ifindex)
 

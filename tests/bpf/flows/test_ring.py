@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ring of flow records, read while a program writes it."""
+"""Reading the ring of flow records while a program writes it."""
 
 import struct
 import threading
@@ -20,7 +20,7 @@ from tests.descriptors import descriptors
 
 # struct __sk_buff: mark at 8, priority at 32.
 _CONTEXT = struct.Struct("=8xI20xI156x")
-# A page: 8 bytes of header stand before each record.
+# One page; an 8-byte header precedes each record.
 ROOM = 4096 // (8 + 136)
 
 Write = Callable[..., int]
@@ -33,7 +33,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 @pytest.fixture
 def ring_map(loaded: Loaded) -> tuple[KernelMap, Write]:
-    """An empty ring, and what writes it."""
+    """An empty ring, and a program that writes it."""
     source = loaded.maps["lb_flows"]
     assert isinstance(source, KernelMap)
     FlowRing(source).read()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source ports that processes of the node use as well: a masqueraded flow never gets one of theirs
-towards the same backend.
-"""
+"""Source ports shared with processes of the node: a masqueraded flow never takes one that a process
+uses towards the same backend."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ ONE = ((TAKEN, TAKEN), (TAKEN, TAKEN))
 
 
 class Shared:
-    """Clients outside, and processes of the node on its overlay's address."""
+    """External clients, and processes of the node bound to its overlay address."""
 
     def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
         self.outside = Outside(datapath, node, kind)
@@ -32,12 +31,12 @@ class Shared:
         self.give((TAKEN, FREE), (TAKEN, FREE))
 
     def give(self, *ports: tuple[int, int]) -> None:
-        """These are the ports for masquerading."""
+        """Set the ports available for masquerading."""
         self.datapath.settings(ports, flags=SettingFlag.LB_SETTING_SHARED_PORTS)
 
     @contextmanager
     def bound(self) -> Iterator[socket]:
-        """A socket of the node with one of these ports."""
+        """A socket of the node bound to one of these ports."""
         family = AF_INET if self.kind.net is IPV4 else AF_INET6
         kind = SOCK_STREAM if self.kind.proto is Protocol.TCP else SOCK_DGRAM
         with socket(family, kind) as made:
@@ -46,7 +45,7 @@ class Shared:
 
     @contextmanager
     def connected(self, target: End) -> Iterator[socket]:
-        """One that talks to somebody. No packet is sent: a TCP socket is under repair."""
+        """A connected socket. It sends no packet: a TCP socket is in repair mode."""
         with self.bound() as made:
             if self.kind.proto is Protocol.TCP:
                 made.setsockopt(IPPROTO_TCP, TCP_REPAIR, 1)

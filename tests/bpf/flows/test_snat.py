@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source ports of masqueraded flows: which are used, whose may be taken, what if none is left."""
+"""Source ports of masqueraded flows: allocation, reclaiming, and what happens when none is left."""
 
 import time
 from collections import Counter
@@ -30,7 +30,7 @@ def tcp_outside(datapath: Datapath, node: Node, tcp: Kind) -> Outside:
     return Outside(datapath, node, tcp)
 
 
-# Which port
+# Allocation
 
 
 def test_ports_come_from_both_ranges_and_from_nowhere_else(outside: Outside):
@@ -55,7 +55,7 @@ def test_the_first_and_the_last_port_of_both_ranges_are_used(outside: Outside):
     datapath, kind = outside.datapath, outside.kind
     datapath.settings(snat_ports=((2000, 2001), (65534, 65535)))
     ports, backend = set(), 1
-    for i in range(100):  # to as many backends, so that every port is free
+    for i in range(100):  # As many backends as flows, so that every port is free.
         new = datapath.backend(End(kind.net.remote, 9000 + i), kind.proto)
         datapath.replace_backends(backend, new)
         ports.add(outside.source(10000 + i).port)
@@ -73,7 +73,7 @@ def test_the_same_port_serves_two_backends(datapath: Datapath, node: Node, kind:
     assert outside.reply_goes_to(End(kind.net.overlay, 2000)) == 10000
 
 
-# None left
+# No port left
 
 
 def test_without_a_free_port_a_new_flow_is_dropped_and_counted(outside: Outside):
@@ -106,14 +106,14 @@ def test_a_new_flow_takes_the_port_of_one_that_has_ended(tcp_outside: Outside):
 
 
 def test_a_port_that_the_backend_may_have_in_time_wait_is_left_alone(tcp_outside: Outside):
-    # Enough ports that five tries in a row do not meet one of these: once in 10^12 times they do.
+    # Enough ports that five consecutive random tries all miss them once in 10^12 runs.
     tcp_outside.datapath.settings(snat_ports=((2000, 29999), (33000, 62999)))
     ended = [tcp_outside.run_to_its_end(10000 + number).port for number in range(100)]
     assert len(set(ended)) == len(ended)
 
 
 def meet_time_wait(outside: Outside, port: int) -> End:
-    """A SYN that the backend answers as one of an earlier connection; returns its source."""
+    """A SYN that the backend answers from TIME_WAIT; returns its source."""
     source = outside.source(port)
     outside.reply(source, "A")
     assert outside.source(port, "R") == source
@@ -168,10 +168,11 @@ def test_a_busy_node_port_does_not_run_out_of_ports(tcp_outside: Outside):
 
 
 class HalfOpen:
-    """Every port of a small range is that of a handshake; `open` say the clients' ports."""
+    """A small port range, each port in use by a half-open connection. `open`: the clients'
+    ports."""
 
     def __init__(self, outside: Outside, flags: str) -> None:
-        """`flags`: what the backend has answered with, if anything."""
+        """`flags`: of the backend's reply, if it sent one."""
         self.outside = outside
         outside.datapath.settings(snat_ports=((2000, 2003), (3000, 3003)))
         self.open: dict[int, End] = {}
@@ -186,12 +187,12 @@ class HalfOpen:
                 outside.reply(source, flags)
 
     def age(self) -> None:
-        """Let them have begun long ago."""
+        """Make them this much older."""
         for key in self.outside.datapath.short():
             self.outside.datapath.write_entry(key, created=1)
 
     def newcomers(self) -> list[End]:
-        """The sources that new connections get, of twenty."""
+        """The sources that twenty new connections get."""
         results = [self.outside.send(20000 + number) for number in range(20)]
         sent = [each for each in results if each.verdict is Verdict.REDIRECT]
         return [source_of(each.packet) for each in sent]
@@ -250,7 +251,7 @@ def test_an_idle_udp_flow_gives_its_port_away(datapath: Datapath, node: Node, ud
 
 
 class FewPorts:
-    """Four UDP flows have all the ports there are."""
+    """Four UDP flows use all available ports."""
 
     def __init__(self, outside: Outside) -> None:
         self.outside = outside
@@ -268,7 +269,7 @@ class FewPorts:
         self.oldest, *_ = self.sources
 
     def silent(self, port: int, seconds: float, *, reply_only: bool = False) -> None:
-        """Let a flow have had its last packet so long ago."""
+        """Make the last packet of a flow this much older."""
         outside = self.outside
         there = flow_tuple(outside.client(port), outside.frontend, Protocol.UDP)
         back = flow_tuple(outside.backend, self.sources[port], Protocol.UDP)
@@ -289,7 +290,7 @@ def test_where_ports_are_short_the_flow_that_is_silent_for_longest_loses_its_own
     outside = few_ports.outside
     for number, port in enumerate(few_ports.sources):
         few_ports.silent(port, 20 - 3 * number)
-    # Random tries may miss a port; of many the oldest goes first.
+    # Random tries may miss a port; if there are many, the oldest is reclaimed first.
     taken = Counter[End]()
     for client in range(20000, 20020):
         result = outside.send(client)
@@ -324,7 +325,7 @@ def test_streams_keep_their_ports(few_ports: FewPorts):
     assert outside.datapath.drops() == {DropReason.LB_DROP_SNAT_PORTS: 1}
 
 
-# Halves
+# Flows with one entry missing
 
 
 def reply_key(outside: Outside, source: End):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a flow, which two CPUs may write at once."""
+"""The state of a flow, which two CPUs may write concurrently."""
 
 import pytest
 from scapy.layers.inet import TCP
@@ -12,11 +12,11 @@ from tests.bpf.harness.node import Node
 from tests.bpf.harness.packets import PAYLOAD, SEQUENCE, Kind, changed, source_of, target_of
 from tests.bpf.harness.services import CLIENT_PORT, cluster_ip, node_addresses, remote_backend
 
-# The sequence number after what either side sends in these tests.
+# The next sequence number of either side in these tests.
 SENT = SEQUENCE + len(PAYLOAD)
-# What acknowledges a SYN with its data.
+# Acknowledges a SYN and its data.
 OPENED = SENT + 1
-# Farther than a reset may be from there.
+# Farther from that than a reset may be.
 FAR = 65540
 SEQUENCES = [SENT - FAR, SENT + FAR, SENT + (1 << 31)]
 BOTH_SIDES = pytest.mark.parametrize("by_pod", [True, False], ids=["by the pod", "by the backend"])
@@ -29,7 +29,7 @@ def flow(datapath: Datapath, tcp: Kind) -> Flow:
 
 
 def test_what_an_ended_flow_left_in_the_wrong_table_does_not_stand_before_a_new_one(flow: Flow):
-    """As a bit that was lost left it: closed, and not established."""
+    """As left by a lost update: closed, but not established."""
     flow.establish()
     table = flow.datapath.maps["lb_conntrack"]
     for key, value in list(table.items()):
@@ -54,7 +54,7 @@ def test_each_direction_writes_its_own_byte(flow: Flow):
 
 
 def reset(flow: Flow, by_pod: bool, sequence: int) -> None:
-    """A RST with any sequence number arrives, and is passed on."""
+    """A RST with any sequence number arrives and is forwarded."""
     source, target = (flow.pod, flow.frontend) if by_pod else (flow.backend, flow.pod)
     packet = flow.kind.frame(source, target, "R", payload=b"")
     packet[TCP].seq = sequence % (1 << 32)
@@ -71,7 +71,7 @@ def go_on(flow: Flow) -> None:
 
 @pytest.fixture
 def live(flow: Flow) -> Flow:
-    """An established flow of which both sides have sent something."""
+    """An established flow on which both sides have sent data."""
     flow.establish()
     go_on(flow)
     return flow
@@ -116,7 +116,7 @@ def test_a_reset_stays_while_only_one_side_goes_on(live: Flow, by_pod):
 
 @BOTH_SIDES
 def test_after_a_new_beginning_resets_are_judged_by_it(flow: Flow, by_pod):
-    """A client opens another connection from the same port, with other sequence numbers."""
+    """The client opens another connection from the same port, with other sequence numbers."""
     flow.establish()
     for packet in flow.datapath.established():
         flow.datapath.write_entry(packet, sent_end=(SENT + (1 << 30)) % (1 << 32))
@@ -126,7 +126,7 @@ def test_after_a_new_beginning_resets_are_judged_by_it(flow: Flow, by_pod):
     assert flow.is_short()
 
 
-# What may be forged before a reset
+# Forged packets before a reset
 
 
 def send(flow: Flow, by_pod: bool, flags: str, sequence: int, ack: int) -> None:
@@ -153,7 +153,7 @@ def test_a_packet_whose_sender_does_not_know_the_other_side_prepares_no_reset(
 @pytest.mark.parametrize("behind", [0, 100_000])
 @pytest.mark.parametrize("sequence", [SENT + FAR, SENT + (1 << 31)])
 def test_after_a_gap_resets_are_judged_by_what_came_then(live: Flow, by_pod, sequence, behind):
-    """Packets may be lost before they get here."""
+    """Packets may be lost before they reach this node."""
     send(live, by_pod, "A", sequence, ack=SENT - behind)
     reset(live, by_pod, sequence)
     assert live.is_short()
@@ -165,14 +165,14 @@ def test_a_fin_behind_a_gap_counts(live: Flow, by_pod):
     assert CtState.LB_CT_OTHER_FIN in live.states()[int(by_pod)]
 
 
-# What may be forged while a flow opens, or opens again
+# Forged packets while a flow opens, or opens again
 
-# Neither what has been sent, nor an acknowledgement of it.
+# Neither a number that was sent nor an acknowledgement of one.
 NOWHERE, WRAPS_SOON = SENT + (1 << 30), (1 << 32) - 1000
 
 
 def shake_hands(flow: Flow, sequence: int) -> None:
-    """Both sides begin with a number."""
+    """Both sides send their initial sequence number."""
     send(flow, True, "S", sequence, ack=0)
     send(flow, False, "SA", sequence, ack=sequence + 1)
     send(flow, True, "A", sequence + 1, ack=sequence + 1)
@@ -242,7 +242,7 @@ def test_a_connection_in_place_of_a_half_closed_one_is_open(live: Flow):
 
 @BOTH_SIDES
 def test_a_forged_answer_to_a_late_syn_does_not_hide_the_end(live: Flow, by_pod):
-    """A SYN that is a late copy of the client's own, answered by somebody else."""
+    """The SYN is a delayed duplicate of the client's own; the reply to it is forged."""
     send(live, True, "S", SEQUENCE, ack=0)
     send(live, False, "SA", NOWHERE, ack=NOWHERE)
     send(live, by_pod, "FA", SENT, ack=SENT)
@@ -257,7 +257,7 @@ def test_a_syn_with_a_fin_opens_nothing(flow: Flow):
     assert not flow.datapath.short()
 
 
-# Addresses that move
+# Addresses that move to another node
 
 
 def test_an_address_that_moved_to_another_node_opens_flows_from_there(

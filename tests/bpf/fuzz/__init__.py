@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile packets by the thousand, and the judge of what became of them."""
+"""Thousands of hostile packets, and the oracle that judges the result of each."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A question to the model, the socket hooks, tc and `ebpflb explain`: whose answers are the same.
+"""One question put to the model, the socket hooks, tc and `ebpflb explain`: all must agree.
 
 Worlds follow each other in the same maps, as changes do on a node.
 """
@@ -32,7 +32,7 @@ from tests.bpf.harness.services import node_addresses
 from tests.bpf.harness.worlds import Answer, Question, Source, What, World, address_of, make_world
 
 WORLDS, QUESTIONS = 10, 60
-# One in so many flows gets a second packet.
+# One in this many flows gets a second packet.
 FURTHER = 8
 
 FATES = {
@@ -45,7 +45,7 @@ PROGRAMS = {Source.POD: "lb_pod_ingress", Source.OUTSIDE: "lb_host_ingress"}
 
 
 class Asked:
-    """The maps of a node, and its ways to answer: two real ones, and what is said of them."""
+    """A node's maps, and the sources of answers: the real programs, and `explain`."""
 
     def __init__(self, datapath: Datapath, node: Node, asker: Asker) -> None:
         self.datapath, self._node, self._asker = datapath, node, asker
@@ -59,7 +59,7 @@ class Asked:
         self.sync.set_node_addresses({parse_address(each): flags for each in own})
 
     def explained_at_tc(self, question: Question, port: int = 0) -> Answer:
-        """What `explain` says that the first packet meets; port: of the client."""
+        """What `explain` says about a flow's first packet; port: the client's."""
         is_pod = question.source is Source.POD
         device = self._node.pod if is_pod else self._node.uplink
         kind = ClientKind.POD if is_pod else ClientKind.OUTSIDE
@@ -69,13 +69,13 @@ class Asked:
         return answer_of(at_ingress(lookups, client, key_of(question), route_to))
 
     def explained_at_socket(self, question: Question, flags: NetnsFlag) -> Answer:
-        """What `explain` says that connect() meets."""
+        """What `explain` says about connect()."""
         address = parse_address(address_of(question.source, question.net))
         client = Client(ClientKind.POD, address, flags, own_cookie())
         return answer_of(at_socket(Lookups(self.datapath.maps), client, key_of(question)))
 
     def at_socket(self, question: Question) -> Answer:
-        """What connect() meets; what is dropped is left to tc."""
+        """Where connect() leads; drops are left to tc."""
         found = self._asker.connect(question.target, question.proto)
         if found == errno.ECONNREFUSED:
             return Answer(What.REFUSED)
@@ -85,11 +85,11 @@ class Asked:
         return Answer(What.TO, frozenset({found}))
 
     def new_port(self) -> int:
-        """A port that no client has had."""
+        """A client port not used before."""
         return next(self._client_ports)
 
     def at_tc(self, question: Question, port: int) -> Answer:
-        """What a first packet from the client's port meets."""
+        """Where a first packet from the client's port leads."""
         net, is_pod = question.net, question.source is Source.POD
         client = End(address_of(question.source, net), port)
         packet = Kind(net, question.proto).frame(client, question.target)
@@ -111,7 +111,7 @@ def key_of(question: Question) -> FrontendKey:
 
 
 def answer_of(step: Step) -> Answer:
-    """Backends: those that have a chance."""
+    """The backends are those with a chance of being chosen."""
     keys = [
         backend_key(each.backend.record)
         for each in step.candidates
@@ -122,7 +122,7 @@ def answer_of(step: Step) -> Answer:
 
 
 def check_at_tc(asked: Asked, world: World, question: Question) -> None:
-    """And what is said of a further packet of a flow is what it meets."""
+    """The prediction for a flow's second packet must match, too."""
     wanted, explained, port = (
         world.answer(question),
         asked.explained_at_tc(question),
@@ -139,7 +139,7 @@ def check_at_tc(asked: Asked, world: World, question: Question) -> None:
 
 
 def check_at_socket(asked: Asked, world: World, question: Question) -> None:
-    """A host's process; a pod under tc cover is asked in the same place, by another cookie."""
+    """From a host process, or from a pod under tc cover, which has its own cookie."""
     is_host = question.source is Source.HOST
     flags = NetnsFlag.LB_NETNS_HOST if is_host else NetnsFlag.LB_NETNS_COVERED
     say_who_asks(asked.datapath.maps, flags)
@@ -156,7 +156,8 @@ def check_at_socket(asked: Asked, world: World, question: Question) -> None:
 
 
 def may_be_left(world: World, question: Question) -> bool:
-    """UDP of pods and what depends on the client is tc's; what is not ours stays as it is."""
+    """UDP of pods, and whatever depends on the client, is left to tc; other traffic passes
+    unchanged."""
     found = world.frontend(question)
     if question.proto is Protocol.UDP:
         return True
@@ -166,7 +167,7 @@ def may_be_left(world: World, question: Question) -> bool:
 
 
 def play(asked: Asked, seed: int) -> set[tuple[Source, What]]:
-    """Who has met what in the worlds of one seed."""
+    """Play the worlds of one seed; returns how often each source met each outcome."""
     random = Random(seed)
     seen = set()
     for _ in range(WORLDS):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node with Services and flows of every sort, and right packets of them all.
+"""A node with Services and flows of every kind, and a valid packet of each.
 
-Each address that sends lies in 8.0.0.0/16 or 2001:db8:86dd::/48: without an Ethernet header, a
+Every source address lies in 8.0.0.0/16 or 2001:db8:86dd::/48: without an Ethernet header, a
 test-run takes these bytes of it for the protocol, see `seen_by()` of test_malformed.py.
 """
 
@@ -87,13 +87,13 @@ _WILDCARD = {V4: "0.0.0.0", V6: "::"}
 _REQUESTS = ("lb_pod_ingress", "lb_host_ingress", "lb_l3_ingress", "lb_host_egress", "lb_l3_egress")
 _FLOWS = (*FLOW_TABLES, "lb_fragments", "lb_affinity")
 _LINK = 14
-# So much lower than its client's is the source port that a flow may get.
+# How much lower than its client's port the source port allocated to a flow may be.
 _SNAT_BELOW = 20000
 
 
 @contextmanager
 def routed() -> Iterator[None]:
-    """The routes of these addresses, in the node's namespace."""
+    """Routes to these addresses in the node's namespace."""
     _routes("add")
     try:
         yield
@@ -109,10 +109,10 @@ def _routes(verb: str) -> None:
 
 
 class Corpus:
-    """Services, flows and seeds; `restore()` makes the flows what they were.
+    """Services, flows and seeds; `restore()` resets the flows.
 
-    All is the same in each process: backends are chosen in turn, and while the flows begin there is
-    one source port at a time.
+    Identical in each process: backends are chosen in turn, and only one source port is available
+    while a flow begins.
     """
 
     def __init__(self, datapath: Datapath, node: Node) -> None:
@@ -148,7 +148,7 @@ class Corpus:
         return wrap(shot.frame, shot.network, mapped(net.local), (port, is_returned))
 
     def restore(self, number: int = 0) -> None:
-        """Only the flows of the beginning are there, as they were. number: of turns that begin."""
+        """Reset the flows to those of the start. number: where round robin begins."""
         for name, entries in self.flows.items():
             each = self._datapath.maps[name]
             each.delete_batch([key for key, _ in each.items()])
@@ -159,7 +159,7 @@ class Corpus:
         self._datapath.settings(snat_ports, node4=addr(V4.node), node6=addr(V6.node), dsr_port=PORT)
 
     def _begin_turns(self, number: int) -> None:
-        """As a node does when it finds zero, but the same for the same number."""
+        """As a node does when it finds zero, but the result depends on the number only."""
         turns, random = self._datapath.maps["lb_turns"], Random(number)
         words = [random.randrange(1, 1 << 31) for _ in range(turns.max_entries)]
         turns.update_batch([(u32(index), u32(word)) for index, word in enumerate(words)])
@@ -231,7 +231,7 @@ class Corpus:
             self._frontends[key] = targets
 
     def _mark(self, index: int, port: int) -> None:
-        """Descriptors have the numbers of their frontends."""
+        """Give each descriptor the number of its frontend."""
         place = self._datapath.maps["lb_descs"]
         desc = LbDesc.from_buffer_copy(place.lookup(u32(index)) or b"")
         desc.flags = {
@@ -274,7 +274,7 @@ class Corpus:
     def _begin(self, kind: Kind, program: str, source: End, target: End) -> None:
         request = kind.frame(source, target)
         sent = self._play(program, request)
-        # As often as those of all other ports together.
+        # As often as from all other ports together.
         for _ in range(DSR - PLAIN if target.port % 100 == DSR else 1):
             self._add_requests(kind, program, source, target)
         if sent is None:
@@ -293,12 +293,12 @@ class Corpus:
             break
 
     def _reply_programs(self, program: str, request: Packet, sent: Packet) -> list[str]:
-        """Where the entry of the reply counts."""
+        """The programs at the hook of the reply's entry."""
         kinds = [name for name in HOOKS if "l3" not in name and name != "lb_xdp"]
         return [name.replace("host", "l3") if "l3" in program else name for name in kinds]
 
     def _play(self, program: str, frame: Packet) -> Packet | None:
-        """What became of the frame, if it was translated."""
+        """The frame that comes out, if it was translated."""
         shot = self._shot(program, frame)
         if self._judge.run(shot) != "translated":
             return None
@@ -339,7 +339,7 @@ class Corpus:
         )
 
     def _add_errors(self, kind: Kind, program: str, source: str, quoted: Packet) -> None:
-        """`source` and a router say something about a packet."""
+        """Add errors about a packet from `source` and from a router."""
         for what, size in zip((UNREACHABLE, TIME_EXCEEDED, TOO_BIG), QUOTES, strict=True):
             mtu = 1300 if what == TOO_BIG else 0
             sender = source if what == UNREACHABLE else kind.net.remote

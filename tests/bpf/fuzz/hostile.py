@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twenty thousand hostile packets for each seed: whatever it is, a packet passes as it is, is
-dropped for a reason, or is right.
-"""
+"""Twenty thousand hostile packets for each seed: each one passes unchanged, is dropped and counted,
+or is translated correctly."""
 
 from collections import Counter
 from random import Random
@@ -53,7 +52,7 @@ OUTCOMES = {
 
 
 def hostile(random: Random, corpus: Corpus) -> Shot:
-    """A mutated seed, mostly where it belongs."""
+    """A mutated seed, usually at the hook where it belongs."""
     seed, other = random.choices(corpus.seeds, k=2)
     if random.random() < 0.1:
         programs = [name for name in HOOKS if ("l3" in name) == ("l3" in seed.program)]
@@ -69,7 +68,7 @@ def hostile(random: Random, corpus: Corpus) -> Shot:
 
 
 def still_maps(datapath: Datapath) -> dict[str, bytes]:
-    """What no packet changes."""
+    """The maps that no packet may change."""
     return {
         name: b"".join(chunk.keys + chunk.values for chunk in each.chunks())
         for name, each in datapath.maps.items()
@@ -78,20 +77,20 @@ def still_maps(datapath: Datapath) -> dict[str, bytes]:
 
 
 def check_maps(datapath: Datapath, corpus: Corpus, judge: Judge) -> None:
-    """Nothing is over its bounds, and flows without packets are what they were."""
+    """Indices are within bounds, and flows that got no packet are unchanged."""
     for name, bound in BOUNDS.items():
         assert sum(chunk.size for chunk in datapath.maps[name].chunks()) <= bound
     for table in ("lb_ct_short", "lb_ct_udp"):
         now = dict(datapath.maps[table].items())
         for key, value in corpus.flows[table].items():
             found = now.get(key)
-            # A flow that is silent for a moment may lose its port to another one.
+            # A flow that is idle for a moment may lose its port to another one.
             has_own = key in judge.touched or judge.opened(found)
-            assert has_own or found in (value, None), "a packet changed a flow that is not its own"
+            assert has_own or found in (value, None), "a packet changed another flow"
 
 
 def play(datapath: Datapath, corpus: Corpus, seed: int) -> Counter[str]:
-    """What became of the packets of one seed."""
+    """Play one seed; returns how often each outcome occurred."""
     random, judge, outcomes = Random(seed), Judge(datapath, corpus.offers), Counter[str]()
     before = still_maps(datapath)
     for number in range(ROUNDS):

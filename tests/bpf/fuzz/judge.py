@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may become of a packet: it passes as it is, is dropped or answered for a reason that is
-counted, or is translated, if it is right in every respect and belongs to a flow or begins one.
-"""
+"""The oracle: a packet passes unchanged, is dropped or answered for a reason that is counted, or is
+translated correctly in every respect, as part of a flow or as the start of one."""
 
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from tests.bpf.fuzz.tunnels import KEY, PORT, Tunnel, check_sent, read_tunnel
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.numbers import number
 
-# enum lb_hook: where the entries of a flow count.
+# enum lb_hook: where a flow's entries were established.
 HOOKS = {
     "lb_host_ingress": 1,
     "lb_l3_ingress": 1,
@@ -31,7 +30,7 @@ _TCP, _UDP, _SYN_ALONE = 6, 17, 0x16
 
 
 class Shot(NamedTuple):
-    """A frame, and where it is seen."""
+    """A frame and the hook that sees it."""
 
     program: str
     ifindex: int
@@ -40,12 +39,12 @@ class Shot(NamedTuple):
 
     @property
     def network(self) -> int:
-        """Where the IP header is."""
+        """Offset of the IP header."""
         return 0 if "l3" in self.program else 14
 
     @property
     def may_arrive(self) -> bool:
-        """Whether tunnels from other nodes arrive here; a test-run needs a link header."""
+        """Whether tunnels from other nodes are accepted here; a test-run needs a link header."""
         return self.program == "lb_host_ingress"
 
     def __str__(self) -> str:
@@ -54,11 +53,10 @@ class Shot(NamedTuple):
 
 
 class Offers(NamedTuple):
-    """What new flows may become: backends by frontend, and what may stand for their clients.
+    """The possible results for new flows: backends by frontend, and stand-ins for their clients.
 
     A frontend is address, port and protocol; a backend and a client's stand-in begin with an
-    address. peers: the other nodes, which may send in tunnels; pods_here: how the addresses of
-    this node's pods begin.
+    address. peers: nodes that may send tunnels; pods_here: address prefixes of this node's pods.
     """
 
     frontends: Mapping[bytes, frozenset[bytes]]
@@ -68,31 +66,31 @@ class Offers(NamedTuple):
 
 
 class Judge:
-    """Runs programs over frames. AssertionError: what one did was wrong."""
+    """Runs programs on frames. Raises AssertionError when the result is wrong."""
 
     def __init__(self, datapath: Datapath, offers: Offers) -> None:
         self._datapath, self._offers = datapath, offers
         self._maps = datapath.maps
-        # The tuples whose flows are moved on by what was run.
+        # Tuples of the flows that the runs may have advanced.
         self.touched: set[bytes] = set()
-        # The pod that another node has chosen for the last frame.
+        # The pod that the other node chose for the last frame.
         self._chosen = b""
-        # The last frame that came out.
+        # The last output frame.
         self.out = b""
         self.begin()
 
     def begin(self) -> None:
-        """Look at the maps anew, which somebody else has written."""
+        """Read the maps again after somebody else wrote them."""
         self._established = self._read_established()
         self._drops = self._read_drops()
         self.touched.clear()
 
     def opened(self, reply: bytes | None) -> bool:
-        """Whether this is the reply's entry of a flow that was moved on by what was run."""
+        """Whether this is the reply entry of a flow that the runs advanced."""
         return reply is not None and reverse(reply[:_TUPLE]) in self.touched
 
     def run(self, shot: Shot) -> str:
-        """Run a program; in a word what became of the frame."""
+        """Run a program; returns the outcome as one word."""
         tunnel, self._chosen = self._tunnel(shot), b""
         inner = shot._replace(frame=tunnel.inner) if tunnel else shot
         headers = read(inner.frame, shot.network, shot.gso_size, shot.frame[12:14])
@@ -105,22 +103,22 @@ class Judge:
             assert dropped == 1
             return "dropped"
         if tunnel:
-            assert tunnel.source in self._offers.peers, "taken from a stranger's tunnel"
-            assert tunnel.key == KEY, "taken from a tunnel without the key"
-            assert self.out != tunnel.inner, "it was in a tunnel, and is for nobody"
+            assert tunnel.source in self._offers.peers, "a tunnel from an unknown node was accepted"
+            assert tunnel.key == KEY, "a tunnel without the key was accepted"
+            assert self.out != tunnel.inner, "a packet was decapsulated but not translated"
             if tunnel.is_control:
                 return self._check_question(shot, verdict)
             if not tunnel.is_returned:
                 self._chosen = tunnel.pod + tunnel.words[:2]
         if dropped:
             assert (dropped, verdict) == (1, Verdict.REDIRECT)
-            assert headers, "an answer to what is malformed"
+            assert headers, "a malformed packet was answered"
             check_answer(inner.frame, _without_link(shot, self.out), headers)
             return "answered"
         if self.out == inner.frame:
             assert verdict == Verdict.PASS
             return "passed"
-        assert headers, "malformed, and sent out altered"
+        assert headers, "a malformed packet was altered"
         return self._check_altered(inner, headers, known, verdict, tunnel)
 
     def _check_altered(
@@ -130,7 +128,7 @@ class Judge:
         sent = read_tunnel(out, shot.network, shot.frame[12:14])
         if sent and not (tunnel and tunnel.is_returned):
             assert verdict == Verdict.REDIRECT
-            # A test-run believes in a link header, and makes room behind it.
+            # A test-run assumes a link header and makes space after it.
             is_whole = shot.network > 0
             check_sent(shot.frame[: headers.end], out, shot.network, sent, is_whole=is_whole)
             assert sent.is_returned == bool(tunnel)
@@ -144,14 +142,14 @@ class Judge:
         return "error translated" if headers.quote else "translated"
 
     def _tunnel(self, shot: Shot) -> Tunnel | None:
-        """The tunnel to this node that the programs have to open or to refuse."""
+        """The tunnel to this node that the programs have to accept or reject."""
         if not shot.may_arrive:
             return None
         tunnel = read_tunnel(shot.frame, shot.network, shot.frame[12:14])
         return tunnel if tunnel and tunnel.target in self._offers.stand_ins else None
 
     def _check_question(self, shot: Shot, verdict: int) -> str:
-        """The other node has asked whether this one takes part."""
+        """The other node probes whether this one takes part in DSR."""
         assert verdict == Verdict.REDIRECT
         out = _without_link(shot, self.out)
         source_port = shot.network + (20 if shot.frame[12:14] == b"\x08\x00" else 40)
@@ -189,7 +187,7 @@ class Judge:
         return key, self._maps["lb_ct_short"].lookup(key) or settled or b""
 
     def _check_flows(self, headers: Headers | None, key: bytes, known: bytes) -> None:
-        """Established flows change by their own packets alone; and one that has ended may go."""
+        """Only its own packets change an established flow; one that has ended may be removed."""
         before, self._established = self._established, self._read_established()
         own: set[bytes] = set()
         if headers and not headers.quote:
@@ -200,11 +198,11 @@ class Judge:
         for each in before.keys() | self._established.keys():
             old, new = before.get(each), self._established.get(each)
             if old != new and each not in own:
-                assert old, "a flow is established that is not the packet's"
-                assert not new, "a packet changed a flow that is not its own"
+                assert old, "a packet established another flow"
+                assert not new, "a packet changed another flow"
                 if each[PROTOCOL_AT] == _UDP:
                     same_flow = old[:_TUPLE] == reverse(key)
-                    assert same_flow or self._is_idle(old), "a packet ended a stream that is used"
+                    assert same_flow or self._is_idle(old), "a packet ended a stream in use"
                     continue
                 state = old[_STATE_AT] | old[_PEER_STATE_AT]
                 is_whole = before.get(reverse(old[:_TUPLE]), b"")[:_TUPLE] == reverse(each)
@@ -218,8 +216,8 @@ class Judge:
         return bool(silent >= settings.udp_stream_timeout * 1_000_000_000)
 
     def _check_way(self, shot: Shot, headers: Headers, known: bytes, after: Headers | None) -> None:
-        """It goes where the flow goes, or where the frontend may send it."""
-        assert after, "malformed after its translation"
+        """The packet goes where its flow goes, or to a backend of its frontend."""
+        assert after, "malformed after translation"
         to = known[:_TUPLE]
         is_here = bool(known) and known[_HOOK_AT] == HOOKS[shot.program]
         if headers.quote:
@@ -230,7 +228,7 @@ class Judge:
             assert after.target == to[16:32]
             assert after.source in (to[:16], headers.source)
         elif headers.piece is Piece.LATER:
-            assert is_here, "a later fragment of a flow of another hook"
+            assert is_here, "a later fragment for a flow of another hook"
             assert after.key[:32] in (to[:32], _between(headers.key, known)[:32])
         elif is_here and after.key in (to, _between(headers.key, known)):
             return
@@ -238,23 +236,23 @@ class Judge:
             self._check_new_flow(shot, headers, after)
 
     def _routed(self, key: bytes) -> bytes:
-        """What a packet becomes that the stack has routed for us; empty for others."""
+        """What a packet becomes that the stack routes for ebpflb; empty for other packets."""
         return (self._maps["lb_stack_nat"].lookup(key) or b"")[:_TUPLE]
 
     def _check_new_flow(self, shot: Shot, headers: Headers, after: Headers) -> None:
         assert shot.program != "lb_pod_egress"
         if headers.protocol == _TCP:
-            assert shot.frame[headers.transport + 13] & _SYN_ALONE == 0x02, "opened by no SYN"
+            assert shot.frame[headers.transport + 13] & _SYN_ALONE == 0x02, "opened without a SYN"
         protocol = bytes([headers.protocol])
         places = (headers.target, headers.target[:12] + bytes(4), bytes(16))
         keys = {each + headers.key[34:36] + protocol for each in places}
         offered = [self._offers.frontends[key] for key in keys & self._offers.frontends.keys()]
         backends: frozenset[bytes] = frozenset().union(*offered)
         if self._chosen:
-            assert offered, "a tunnel for no Service"
+            assert offered, "a tunnel without a Service"
             is_here = self._chosen.startswith((*self._offers.pods_here, *self._offers.stand_ins))
             backends = frozenset([self._chosen] if is_here else [])
-        assert after.target + after.key[34:36] in backends, "it has no such backend"
+        assert after.target + after.key[34:36] in backends, "not a backend of the frontend"
         assert after.source in (headers.source, *self._offers.stand_ins)
         if after.source == headers.source and after.key[32:34] != headers.key[32:34]:
             assert number(after.key[33:31:-1]) >= 1024
@@ -282,6 +280,6 @@ def _total(counts: bytes) -> int:
 
 
 def _without_link(shot: Shot, out: bytes) -> bytes:
-    """What leaves a device without Ethernet headers may have got an empty one."""
+    """A frame that leaves a device without Ethernet headers may have got an empty one."""
     is_longer = shot.network == 0 and out[:14] == bytes(14)
     return out[14:] if is_longer else out

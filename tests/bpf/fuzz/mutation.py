@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A right packet made hostile: cut, stretched, mixed, and with odd values where they count most."""
+"""Makes a valid packet hostile: cut, stretched, mixed with others, odd values in critical
+fields."""
 
 from collections.abc import Callable
 from random import Random
@@ -9,10 +10,10 @@ from tests.bpf.fuzz.translation import residue
 
 Mutation = Callable[[Random, bytearray, int], None]
 
-# A test-run takes no frame without a whole IP header.
+# A test-run rejects frames without a complete IP header.
 _SHORTEST, _SHORTEST_IPV6, _LONGEST = 35, 54, 2000
 _HEADERS = 120
-# Offset and size of what decides, in the IP header and behind it.
+# Offset and size of the critical fields, in the IP header and after it.
 _FIELDS = {
     4: [(0, 1), (1, 1), (2, 2), (4, 2), (6, 2), (8, 1), (9, 1), (10, 2), (12, 4), (16, 4), (19, 1)],
     6: [
@@ -36,7 +37,7 @@ _ETHERTYPES = [b"\x08\x00", b"\x86\xdd", b"\x81\x00", b"\x08\x06", b"\x88\xa8"]
 
 
 def mutate(random: Random, frame: bytes, other: bytes, network: int) -> bytes:
-    """The frame after some mutations; `other`: one to take a part of."""
+    """The frame after some mutations; `other`: a frame to splice from."""
     hostile = bytearray(frame)
     if random.random() < 0.1:
         _splice(random, hostile, other)
@@ -128,7 +129,7 @@ def _stuffing(random: Random, frame: bytearray, network: int) -> None:
 
 
 def _extension(random: Random, frame: bytearray, network: int) -> None:
-    """Another header behind that of IPv6."""
+    """Another IPv6 extension header."""
     if frame[network] >> 4 != 6 or network + 40 > len(frame):
         return
     units = random.choice((0, 0, 0, 1, 5))
@@ -140,7 +141,7 @@ def _extension(random: Random, frame: bytearray, network: int) -> None:
 
 
 def _turn(_random: Random, frame: bytearray, network: int) -> None:
-    """Source and target change places."""
+    """Source and target swap places."""
     at, size = (8, 16) if frame[network] >> 4 == 6 else (12, 4)
     start = network + at
     both = frame[start : start + 2 * size]
@@ -155,7 +156,7 @@ def _fragment(random: Random, frame: bytearray, network: int) -> None:
 
 
 def _whole_length(_random: Random, frame: bytearray, network: int) -> None:
-    """The IP header says how much there is."""
+    """The IP header's length field matches the frame."""
     if frame[network] >> 4 == 6:
         frame[network + 4 : network + 6] = max(0, len(frame) - network - 40).to_bytes(2, "big")
     else:
@@ -170,7 +171,7 @@ _MUTATIONS: list[Mutation] = [
 
 
 def _mend(frame: bytearray, network: int) -> None:
-    """Right checksums, where a packet is right otherwise."""
+    """Recompute the checksums of a packet that is otherwise valid."""
     headers = read(bytes(frame), network)
     if headers is None or not headers.has_ports:
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which packets may be translated: a strict reading of the RFCs, in plain Python.
+"""Which packets may be translated: a strict reading of the RFCs in plain Python.
 
-It shares nothing with the programs but struct lb_tuple. What it does not understand must pass.
+It shares only struct lb_tuple with the programs. What it cannot parse must pass unchanged.
 """
 
 from enum import IntEnum
@@ -33,7 +33,7 @@ class Piece(IntEnum):
 class Headers(NamedTuple):
     """A packet of TCP, UDP or SCTP, or an ICMP error about one.
 
-    Offsets are from the start of the frame; `end` is behind the IP packet. `ports` of a later
+    Offsets are from the start of the frame; `end` is after the IP packet. `ports` of a later
     fragment are its identification. `quote`: the packet that an ICMP error quotes.
     """
 
@@ -56,17 +56,17 @@ class Headers(NamedTuple):
 
     @property
     def addresses_at(self) -> int:
-        """Where both addresses are."""
+        """Offset of the two addresses."""
         return self.network + (12 if self.version == 4 else 8)
 
     @property
     def ttl_at(self) -> int:
-        """Where the TTL or hop limit is."""
+        """Offset of the TTL or hop limit."""
         return self.network + (8 if self.version == 4 else 7)
 
     @property
     def checksum_at(self) -> int:
-        """Where the checksum of the transport header is."""
+        """Offset of the transport header's checksum."""
         return self.transport + {TCP: 16, UDP: 6, SCTP: 8}.get(self.protocol, 2)
 
     @property
@@ -86,9 +86,9 @@ def reverse(key: bytes) -> bytes:
 
 
 def read(frame: bytes, network: int, gso_size: int = 0, kind: bytes = b"") -> Headers | None:
-    """The headers of a frame that is right in every respect that translation depends on.
+    """The headers of a frame that is valid in every respect that matters to translation.
 
-    `kind`: instead of the ethertype in the frame.
+    `kind`: overrides the frame's ethertype.
     """
     kind = kind or frame[ETHERTYPE_AT : ETHERTYPE_AT + 2]
     if kind == _IPV4:
@@ -184,7 +184,7 @@ def _with_transport(frame: bytes, found: Headers, gso_size: int) -> Headers | No
 
 
 def _has_right_length(frame: bytes, found: Headers) -> bool:
-    """Of a first fragment the rest is elsewhere; SCTP does not say its length."""
+    """Of a first fragment, the rest is missing; SCTP has no length field."""
     if found.protocol == SCTP:
         return True
     at = found.transport
@@ -206,7 +206,7 @@ def _with_quote(frame: bytes, found: Headers) -> Headers | None:
 
 
 def _read_quote(frame: bytes, at: int, error: Headers) -> Headers | None:
-    """The quoted packet, whose own length says nothing: it may have been cut."""
+    """The quoted packet. Its length field does not count: it may have been truncated."""
     read_one = _read_ipv4 if error.version == 4 else _read_ipv6
     length = 20 if error.version == 4 else 40
     found = read_one(frame, at, error.end, is_long=True)

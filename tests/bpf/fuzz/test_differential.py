@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model, the socket hooks, tc and `ebpflb explain` give the same answer to the same question.
+"""The model, the socket hooks, tc and `ebpflb explain` agree on every question.
 
-With seeds that meet everything; `make fuzz` goes on with others.
+With seeds that cover every outcome; `make fuzz` continues with others.
 """
 
 import pytest

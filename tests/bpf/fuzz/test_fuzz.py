@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile packets with seeds that meet each outcome often; `make fuzz` goes on with others."""
+"""Hostile packets, with seeds that produce each outcome often; `make fuzz` continues with
+others."""
 
 from collections.abc import Iterator
 

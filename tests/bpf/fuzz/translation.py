@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What changes in a packet that is translated, and what does not.
+"""What translation changes in a packet, and what it must not change.
 
-A checksum is not looked at alone but with all it covers: the sum of both stays, so what was right
-is right again and what was wrong stays wrong.
+A checksum is compared together with everything it covers: their sum must not change, so a right
+checksum stays right and a wrong one stays wrong.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from tests.bpf.fuzz.strict import ICMP, ICMPV6, UDP, Headers
 
 _ERROR_TYPES = {4: {(3, 1), (3, 3), (3, 4), (11, 0)}, 6: {(1, 0), (1, 4), (2, 0), (3, 0)}}
 _WHOLE = 0xFFFF
-# The least that is quoted, be there headers in front of the transport header as long as they may.
+# The least that an error quotes, however long the headers in front of the transport header are.
 _QUOTED = 68
 
 
 def residue(covered: bytes) -> int:
-    """The Internet checksum's sum, 0 where it is right."""
+    """The Internet checksum's residue, 0 if the checksum is right."""
     return int.from_bytes(covered + bytes(len(covered) % 2), "big") % _WHOLE
 
 
 def check_translation(frame: bytes, out: bytes, headers: Headers, *, leaves: bool) -> None:
-    """Of TCP or UDP."""
+    """Of a TCP or UDP packet."""
     places = [*_network_places(headers), *_transport_places(frame, headers)]
     _check_rest(frame, out, places, leaves=leaves)
     _check_ttl(frame, out, headers, leaves=leaves)
@@ -31,7 +31,7 @@ def check_translation(frame: bytes, out: bytes, headers: Headers, *, leaves: boo
 
 
 def check_error(frame: bytes, out: bytes, headers: Headers, *, leaves: bool) -> None:
-    """Of an ICMP error, with what it quotes."""
+    """Of an ICMP error, and of the packet that it quotes."""
     quote = headers.quote
     assert quote
     places = [*_network_places(headers), (headers.checksum_at, 2), *_network_places(quote)]
@@ -45,7 +45,7 @@ def check_error(frame: bytes, out: bytes, headers: Headers, *, leaves: bool) -> 
 
 
 def check_answer(frame: bytes, out: bytes, headers: Headers) -> None:
-    """An ICMP error that says why the frame did not go on."""
+    """Of an ICMP error that reports why the frame was not forwarded."""
     at = headers.network
     length = 20 if headers.version == 4 else 40
     icmp, quote = at + length, at + length + 8
@@ -92,19 +92,19 @@ def _transport_places(frame: bytes, headers: Headers) -> Iterator[tuple[int, int
 
 
 def _has_sum(frame: bytes, headers: Headers) -> bool:
-    """Whether it is in reach; zero is none with UDP."""
+    """Whether the checksum is within the packet; with UDP, zero means none."""
     at = headers.checksum_at
     return at + 2 <= headers.end and (headers.protocol != UDP or any(frame[at : at + 2]))
 
 
 def _check_rest(frame: bytes, out: bytes, places: list[tuple[int, int]], *, leaves: bool) -> None:
-    """All but these places is as it was; a frame that leaves from here has other MACs."""
+    """Everything else is unchanged, but for the MACs of a frame that leaves this node."""
     before, after = bytearray(frame), bytearray(out)
     if leaves:
         places = [(0, 12), *places] if places[0][0] > 14 else places
     for at, size in places:
         before[at : at + size] = after[at : at + size] = bytes(size)
-    assert before == after, "something else has changed"
+    assert before == after, "another field changed"
 
 
 def _check_ttl(frame: bytes, out: bytes, headers: Headers, *, leaves: bool) -> None:
@@ -128,11 +128,11 @@ def _check_transport_sum(frame: bytes, out: bytes, headers: Headers) -> None:
         return
     assert _transport_sum(frame, headers) == _transport_sum(out, headers), "transport checksum"
     if headers.protocol == UDP:
-        assert any(out[headers.checksum_at : headers.checksum_at + 2]), "no checksum any more"
+        assert any(out[headers.checksum_at : headers.checksum_at + 2]), "the checksum was removed"
 
 
 def _transport_sum(frame: bytes, headers: Headers) -> int:
-    """With the pseudo header, which ICMP has in IPv6 alone."""
+    """Including the pseudo header, which ICMP has in IPv6 only."""
     body = frame[headers.transport : headers.end]
     if headers.protocol == ICMP:
         return residue(body)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tunnels of DSR in plain Python: which frames are right ones, and what is in them.
+"""DSR tunnels in plain Python: which frames are valid tunnels, and what they contain.
 
-RFC 8926, with one option, of a class for experiments, that names the pod.
+RFC 8926, with one option, of an experimental class, that names the pod.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ _CONTROL, _CRITICAL = 0x80, 0x40
 
 
 class Tunnel(NamedTuple):
-    """Addresses have 16 bytes. `inner`: the frame without it; `kind`: the ethertype of that."""
+    """Addresses have 16 bytes. `inner`: the packet in the tunnel; `kind`: its ethertype."""
 
     source: bytes
     target: bytes
@@ -36,12 +36,12 @@ class Tunnel(NamedTuple):
 
     @property
     def is_returned(self) -> bool:
-        """Whether the pod's node sends it back."""
+        """Whether the pod's node sent it back."""
         return self.words[2:] != bytes(2)
 
 
 def read_tunnel(frame: bytes, network: int, ethertype: bytes) -> Tunnel | None:
-    """None if it is not one of ours, by form and port."""
+    """None if its format or port is not that of a DSR tunnel."""
     version = {kind: number for number, kind in _ETHERTYPES.items()}.get(ethertype)
     if version is None:
         return None
@@ -80,7 +80,7 @@ def _ends(header: bytes, version: int) -> tuple[bytes, bytes]:
 
 
 def wrap(frame: bytes, network: int, pod: bytes, words: tuple[int, int]) -> bytes:
-    """The frame as the other node would send it here, for a pod.
+    """The frame as the other node would send it here in a tunnel, for a pod.
 
     words: the pod's port, and whether the frame is returned.
     """
@@ -105,18 +105,20 @@ def _header(version: int, length: int) -> bytes:
 
 
 def check_sent(frame: bytes, out: bytes, network: int, tunnel: Tunnel, *, is_whole: bool) -> None:
-    """What left in a tunnel is the frame as it was, from this node to the other one.
+    """The packet in the tunnel is the original frame, sent by this node to the other one.
 
     `is_whole`: the frame can be compared.
     """
     version = frame[network] >> 4
     here, there = map(mapped, ADDRESSES[version])
-    assert (tunnel.source, tunnel.target) == (here, there), "between other nodes"
+    assert (tunnel.source, tunnel.target) == (here, there), "wrong tunnel endpoints"
     assert not tunnel.is_control
     assert tunnel.kind == _ETHERTYPES[version]
     if is_whole:
-        assert tunnel.inner[network : len(frame)] == frame[network:], "altered in its tunnel"
+        assert tunnel.inner[network : len(frame)] == frame[network:], (
+            "the packet in the tunnel was altered"
+        )
     assert tunnel.words[2:] in (bytes(2), b"\0\1")
     assert tunnel.key == KEY
     if version == 4:
-        assert residue(out[network : network + 20]) == 0, "a wrong checksum"
+        assert residue(out[network : network + 20]) == 0, "wrong checksum"

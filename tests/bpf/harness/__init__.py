@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the programs share: compiled programs, a node, frames, processes in a cgroup."""
+"""Shared by tests of the programs: compiled programs, a node, frames, processes in a cgroup."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process in a cgroup that is asked and answers, each in a line of JSON.
+"""A process in a cgroup that answers requests, each of them a line of JSON.
 
 It imports little: under emulation that takes seconds.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 
 class Asked:
-    """The other end of the process; it runs in the network namespace of who makes it.
+    """The other end of the process, which runs in the network namespace of its creator.
 
-    What runs is the module of the class that derives from this one; it calls `answer()`.
+    The process runs the module of the derived class, which calls `answer()`.
     """
 
     def __init__(self, cgroup: Path) -> None:
@@ -25,7 +25,7 @@ class Asked:
         )
 
     def ask(self, *question: object) -> Any:
-        """What the process makes of it."""
+        """The process's answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -38,7 +38,8 @@ class Asked:
 
 
 def answer(find: Callable[..., object]) -> None:
-    """What the process does, in the cgroup it was told: `find` gets the parts of each question."""
+    """The process's loop, in the cgroup that it was given: `find` gets the parts of each
+    request."""
     Path(sys.argv[1], "cgroup.procs").write_text("0")
     for line in sys.stdin:
         print(json.dumps(find(*json.loads(line))), flush=True)

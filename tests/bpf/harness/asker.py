@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process in a cgroup that connects, and sees where the kernel would have it go.
+"""A process in a cgroup that connects, and reports where the kernel connects it to.
 
-connect() sends no packet: a TCP socket under repair is connected at once. The hook of getpeername
-is not attached there, or it would show the frontend.
+connect() sends no packet: a TCP socket in repair mode is connected at once. The getpeername hook is
+not attached there, because it would report the frontend.
 """
 
 import errno
@@ -24,17 +24,17 @@ class Asker(Asked):
     """The other end of the process."""
 
     def connect(self, target: End, proto: Protocol) -> End | int:
-        """Where the socket is connected to, or the errno."""
+        """The address that the socket is connected to, or the errno."""
         found = self.ask(*target, proto)
         return found if isinstance(found, int) else End(*found)
 
     def send(self, target: End) -> None:
-        """One datagram of an unconnected socket, which is sent."""
+        """Send one datagram from an unconnected socket."""
         assert self.ask(*target, None) == 0
 
 
 def say_who_asks(maps: MapSet, flags: NetnsFlag | int) -> None:
-    """What the socket hooks take the process for; without flags, a pod that is not known."""
+    """Set what the socket hooks take the process for; without flags, an unknown pod."""
     key = own_cookie().to_bytes(8, byteorder)
     maps["lb_netns"].delete(key)
     if flags:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes under the hooks of the socket, in a cgroup of their own."""
+"""Processes under the socket hooks, in their own cgroup."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _HOOKS = {
 
 @contextmanager
 def hooked_cgroup(programs: Loaded, name: str, hooks: Mapping[str, AttachType]) -> Iterator[Path]:
-    """A cgroup of that name with these programs."""
+    """A cgroup of that name with these programs attached."""
     with tiny.own_cgroup(name) as cgroup:
         directory = os.open(cgroup, os.O_RDONLY)
         links = [

@@ -9,12 +9,12 @@ from struct import pack
 
 from tests.bpf.harness.asked import Asked, answer
 
-# Address and port. The class that tests have for it would bring scapy, seconds when emulated.
+# Address and port. Importing the tests' own class would import scapy: seconds under emulation.
 _End = tuple[str, int]
 
 _LINGER_NO = pack("ii", 1, 0)
 _DELIVERED = 0.15
-# A socket address of no family: connect() to it ends the connection.
+# A socket address of family AF_UNSPEC: connect() to it ends the connection.
 _NOBODY = bytes(16)
 
 
@@ -22,10 +22,12 @@ class Conversing(Asked):
     """The other end of the process."""
 
     def converse(self, way: str, frontend: _End, backend: _End, sizes: tuple[int, int]) -> int:
-        """One connection, closed in one of WAYS, with so many bytes each way; the client's port.
+        """Run one connection, closed as WAYS says, with that many bytes each way; the client's
+        port.
 
-        Or a step of it: "in vain", "opens", "stays", "peer", "goes", "elsewhere". The last one ends
-        what is open, fails with its socket at `frontend` and then talks with a server at `backend`.
+        Or run one step: "in vain", "opens", "stays", "peer", "goes", "elsewhere". The last one ends
+        the open connection, fails to connect the same socket to `frontend` and then talks to a
+        server at `backend`.
         """
         return int(self.ask(way, frontend, backend, sizes))
 
@@ -118,12 +120,12 @@ def _in_vain(frontend: _End) -> int:
 
 
 _OPEN: list[socket.socket] = []
-# Counters of a connection that lasts are flushed every second.
+# A long connection's counters are flushed every second.
 _STAY_SECONDS = {"opens": 0.01, "stays": 2.0}
 
 
 def _stay(frontend: _End, backend: _End, seconds: float) -> int:
-    """Leaves a connection open over which there were questions and answers for so long."""
+    """Leaves a connection open that has exchanged requests and replies for that long."""
     client, server = _connected(frontend, backend)
     deadline = time.monotonic() + seconds
     is_over = False
@@ -136,7 +138,7 @@ def _stay(frontend: _End, backend: _End, seconds: float) -> int:
 
 
 def _peer() -> int:
-    """The port that the client of the connection that was left open believes to talk to."""
+    """The port of the peer, as the client of the open connection sees it."""
     return int(_OPEN[0].getpeername()[1])
 
 

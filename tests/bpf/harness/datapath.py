@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real programs and maps: a test fills the maps, runs a program over a frame by test-run, and
-looks at the frame that came out and at the maps.
-"""
+"""The real programs and maps: a test fills the maps, test-runs a program on a frame, and inspects
+the resulting frame and the maps."""
 
 import time
 from array import array
@@ -53,7 +52,7 @@ from tests.bpf.harness.numbers import number, u32, u64
 from tests.bpf.harness.packets import NODE_MAC, End, assert_same, mapped
 from tests.bpf.harness.programs import prog_test_run
 
-# Large, and what is set in vain in them does no harm.
+# Large, and unused elements do no harm.
 FILTERS = {"lb_peer_filter", "lb_reply_filter", "lb_flow_filter", "lb_dest_filter"}
 RING = "lb_flows"
 SNAT_PORTS = ((1024, 29999), (61000, 65535))
@@ -67,7 +66,7 @@ _IFINDEX_AT, _GSO_SIZE_AT = 40, 176
 
 
 class Verdict(IntEnum):
-    """TC_ACT_*: go on with the next program, drop, go where a helper has said."""
+    """TC_ACT_*: continue with the next program, drop, or redirect as a helper has set up."""
 
     PASS = 0xFFFFFFFF
     DROP = 2
@@ -75,7 +74,7 @@ class Verdict(IntEnum):
 
 
 class XdpAction(IntEnum):
-    """enum xdp_action, as far as programs return it."""
+    """enum xdp_action, the values that the programs return."""
 
     PASS = 2
     TX = 3
@@ -83,14 +82,14 @@ class XdpAction(IntEnum):
 
 
 class Result(NamedTuple):
-    """What a program returned, and the frame it left."""
+    """A program's return value, and the resulting frame."""
 
     verdict: Verdict
     packet: Packet
 
 
 class Datapath:
-    """Maps to fill and programs to run. Indices are given out from 1 on."""
+    """Maps to fill and programs to run. Indices are allocated from 1 on."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.maps = loaded.maps
@@ -98,11 +97,11 @@ class Datapath:
         self._restart()
 
     def reset(self) -> None:
-        """Empty every map but the filters, then write the settings."""
+        """Empty every map except the filters, then write the settings."""
         for name, each in self.maps.items():
             if name in FILTERS | {RING}:
                 continue
-            # Those of a test's own are arrays.
+            # A test's own maps are arrays.
             if name not in MAPS or MAPS[name].is_array:
                 self.clear(name)
             else:
@@ -120,7 +119,7 @@ class Datapath:
     def _restart(self) -> None:
         self._next = dict.fromkeys(("address", "frontend", "desc", "slot", "backend"), 1)
 
-    # What is written
+    # Writing
 
     def settings(self, snat_ports: Sequence[tuple[int, int]] = SNAT_PORTS, **changes: Any) -> None:
         """lb_settings: the defaults of the tests, with changes."""
@@ -139,7 +138,7 @@ class Datapath:
         self.maps["lb_settings"].update(bytes(4), bytes(value))
 
     def address(self, text: str, flags: AddrFlag | int) -> None:
-        """An address that is ours."""
+        """Make an address a Service address."""
         index = self._take("address")
         state = LbAddrState(flags=int(flags), addr=addr(text))
         self.maps["lb_addr_flags"].update(u32(index), bytes(state))
@@ -170,7 +169,7 @@ class Datapath:
     def backend(
         self, end: End, proto: Protocol, *, flags: BackendFlag | int = 0, serial: int = 1
     ) -> int:
-        """A usable backend; returns its index. `flags`: more of them."""
+        """A usable backend; returns its index. `flags`: additional ones."""
         index = self._take("backend")
         self.write_backend(index, end, proto, flags=flags, serial=serial)
         return index
@@ -190,7 +189,8 @@ class Datapath:
         self.maps["lb_backends"].update(u32(index), bytes(value))
 
     def retire_backend(self, index: int, *, serving: bool = False) -> None:
-        """Take LB_BACKEND_USABLE away: no range names it any more. `serving`: but it serves."""
+        """Clear LB_BACKEND_USABLE: no range names it any more. `serving`: set
+        LB_BACKEND_SERVING."""
         value = self.backend_at(index)
         value.flags &= ~(BackendFlag.LB_BACKEND_USABLE | BackendFlag.LB_BACKEND_SERVING)
         value.flags |= BackendFlag.LB_BACKEND_SERVING * serving
@@ -236,7 +236,7 @@ class Datapath:
         others: LbRange,
         kind: FrontendTypeCode = FrontendTypeCode.LB_CLUSTER_IP,
     ) -> None:
-        """A fresh descriptor, and the word of the frontend `index` that names it."""
+        """Write a new descriptor and make it the current one of the frontend `index`."""
         desc = self._take("desc")
         value = LbDesc(frontend=key, service=SERVICE, local=local, others=others, type=kind)
         self.maps["lb_descs"].update(u32(desc), bytes(value))
@@ -250,7 +250,7 @@ class Datapath:
             self.maps["lb_descs"].update(u32(index), bytes(value))
 
     def schedule_frontends(self, scheduler: SchedulerCode) -> None:
-        """Give a scheduler to all frontends so far."""
+        """Set the scheduler of all frontends so far."""
         for index in range(1, self._next["desc"]):
             value = self._array("lb_descs", index, LbDesc)
             value.scheduler = scheduler
@@ -266,19 +266,19 @@ class Datapath:
         self._next[what] += 1
         return self._next[what] - 1
 
-    # What runs
+    # Running
 
     def run(
         self, program: str, packet: Packet | bytes, *, ifindex: int = 1, gso_size: int = 0
     ) -> Result:
-        """Run a program over a frame that came by the device `ifindex` (1: the loopback)."""
+        """Run a program on a frame that came in by the device `ifindex` (1: the loopback)."""
         retval, frame = self.run_bytes(program, bytes(packet), ifindex=ifindex, gso_size=gso_size)
         return Result(Verdict(retval), Ether(frame))
 
     def run_bytes(
         self, program: str, frame: bytes, *, ifindex: int, gso_size: int = 0
     ) -> tuple[int, bytes]:
-        """As `run()`, with nothing taken apart."""
+        """As `run()`, with the frame left as bytes."""
         context = bytearray(_CONTEXT_BYTES)
         context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
         context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
@@ -286,9 +286,9 @@ class Datapath:
         return run.retval, run.packet
 
     def run_xdp(self, frame: bytes, *, ifindex: int) -> tuple[XdpAction, bytes]:
-        """Run lb_xdp over a frame that came by the device; again if only a neighbour was asked."""
+        """Run lb_xdp on a frame from the device; retry if the only result was a neighbour probe."""
         context = bytes(4) + u32(len(frame)) + bytes(4) + u32(ifindex) + bytes(8)
-        # Once a second; between two runs the next one may begin.
+        # Once a second; a second may begin between two runs.
         for _ in range(_XDP_RUNS):
             before = self.xdp_results()
             run = prog_test_run(self._programs["lb_xdp"], frame, ctx=context)
@@ -297,10 +297,10 @@ class Datapath:
             assert (run.retval, run.packet) == (XdpAction.PASS, frame)
         return XdpAction(run.retval), run.packet
 
-    # What is read
+    # Reading
 
     def xdp_results(self) -> Counter[XdpResult]:
-        """The results that were counted at XDP."""
+        """The results counted at XDP."""
         return Counter(
             {
                 each: sum(number(value) for value in self._cpus("lb_count_xdp", each))
@@ -309,7 +309,7 @@ class Datapath:
         )
 
     def snapshot(self) -> dict[str, dict[bytes, bytes]]:
-        """Every element of every map but the filters."""
+        """Every element of every map except the filters."""
         names = self.maps.keys() - FILTERS
         return {name: dict(self.maps[name].items()) for name in names}
 
@@ -331,7 +331,7 @@ class Datapath:
         return known[flow_tuple(source, target, proto)]
 
     def states(self) -> set[CtState]:
-        """The states that occur, in any table."""
+        """The states that occur in any table."""
         entries = [
             *self.established().values(),
             *self.tunneled().values(),
@@ -360,13 +360,13 @@ class Datapath:
         return LbCounts.from_buffer_copy(sums.tobytes())
 
     def keep_young(self) -> None:
-        """Let no flow that is not established grow old, however long the test takes."""
+        """Keep flows that are not established from expiring, however long the test takes."""
         later = time.monotonic_ns() + _LONG
         for key in self.short():
             self.write_entry(key, created=later, last_seen=later)
 
     def wait_a_second(self) -> None:
-        """As if all packets of established flows were so much older, in their order."""
+        """Make the last packets of all established flows a second older, in the same order."""
         for key, entry in self.established().items():
             self.write_entry(key, last_seen=entry.last_seen - 10**9)
 
@@ -407,7 +407,7 @@ class Datapath:
 
 
 def assert_untouched(datapath: Datapath, program: str, packet: Packet, *, ifindex: int = 1) -> None:
-    """The frame passes as it is, and no map changes."""
+    """The frame passes unchanged, and no map changes."""
     before = datapath.snapshot()
     result = datapath.run(program, packet, ifindex=ifindex)
     assert result.verdict is Verdict.PASS

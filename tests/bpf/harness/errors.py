@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ICMP errors of the tests: what a receiver or a router says about a packet."""
+"""ICMP errors for tests, from a receiver or a router."""
 
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.inet6 import ICMPv6DestUnreach, ICMPv6PacketTooBig, ICMPv6TimeExceeded
@@ -11,7 +11,7 @@ from tests.bpf.harness.packets import NODE_MAC, SENDER_MAC, Kind, assert_same, b
 
 UNREACHABLE, TIME_EXCEEDED, TOO_BIG = "unreachable", "time exceeded", "too big"
 NO_WAY = "no route"
-# Of the transport header: what RFC 792 asks for, a TCP header, and more than there is.
+# Quoted bytes of the transport header: the minimum of RFC 792, a TCP header, and more than exists.
 QUOTES = (8, 20, 500)
 
 
@@ -41,7 +41,7 @@ def error(  # noqa: PLR0913 - every part of an error matters
     mtu: int = 0,
     transport: int = 500,
 ) -> Packet:
-    """An error from `source` that quotes so many bytes of a packet behind its network header.
+    """An error from `source` that quotes that many bytes of a packet after its network header.
 
     It goes to the source of that packet, or to `target`.
     """

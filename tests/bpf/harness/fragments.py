@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as they are on the wire in pieces, or with headers in front of the transport header."""
+"""Fragmented frames, and frames with options or extension headers before the transport header."""
 
 from collections.abc import Iterator
 
@@ -41,7 +41,7 @@ HEADERS = {Family.IPV4: tuple(_OPTIONS), Family.IPV6: tuple(_EXTENSIONS)}
 
 
 def with_headers(packet: Packet, name: str) -> Packet:
-    """The frame with headers of HEADERS in front of its transport header."""
+    """The frame with headers of HEADERS before its transport header."""
     packet = packet.copy()
     if name in _OPTIONS:
         network = packet[IP]
@@ -65,7 +65,7 @@ def extended(packet: Packet, headers: list[Packet]) -> Packet:
 
 
 def fragments(packet: Packet, size: int = SIZE, number: int = IDENTIFICATION) -> list[Packet]:
-    """The frame's datagram in pieces of `size` bytes, a multiple of 8."""
+    """The frame's datagram in fragments of `size` bytes, a multiple of 8."""
     body = bytes(packet.payload.payload)
     starts = range(0, len(body), size)
     return [_fragment(packet, body[at : at + size], at, at != starts[-1], number) for at in starts]

@@ -35,7 +35,7 @@ SIZES = Sizes(
 )
 WRAPPERS = Path(__file__).parents[1] / "wrappers"
 
-# What is used of a header depends on who includes it.
+# Which parts of a header are used depends on its includer.
 ALONE = (*STRICT, "-Wno-unused-function")
 
 
@@ -54,10 +54,10 @@ def load(
     cache: Path = compile_cache.DIRECTORY,
     defines: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
-    """Compile and load, on a bpffs of its own that is gone when this returns.
+    """Compile and load, on a temporary bpffs that no longer exists when this returns.
 
-    From then on maps and programs live by their descriptors, and go with this process.
-    `defines`: -D settings instead of those of the tests.
+    From then on, only this process's descriptors hold the maps and programs. `defines`: -D settings
+    instead of those of the tests.
     """
     maps, programs = directory / "maps", directory / "progs"
     libc.mount_bpffs(directory, own_name("bpffs"))
@@ -74,7 +74,7 @@ def load(
 
 
 def kernel_settings() -> dict[str, str]:
-    """The -D settings that follow the kernel."""
+    """The -D settings that depend on the kernel."""
     probe = Probe()
     return {
         "LB_HAS_SET_RETVAL": str(int(probe.supports(Feature.SET_RETVAL))),
@@ -85,9 +85,9 @@ def kernel_settings() -> dict[str, str]:
 
 
 def load_wrapper(directory: Path, name: str, programs: Iterable[str]) -> Loaded:
-    """A program that calls some function of bpf/ alone: `wrappers`/NAME.
+    """A program that calls single functions of bpf/: `wrappers`/NAME.
 
-    Its entry points have names of real programs, which is how the compiler knows their type.
+    Its entry points have names of real programs, from which the compiler derives their type.
     """
     text = source_text((str(WRAPPERS / name),))
     return load(directory, text, programs, ALONE)

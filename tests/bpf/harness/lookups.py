@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hash lookups of flows: the programs with a counter at each look into a map that is no array."""
+"""Hash lookups per packet of a flow: the programs, with a counter at each lookup in a hash map."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ static __always_inline void lb_count_look(void)
 
 
 class Costs(NamedTuple):
-    """Hash lookups of a flow's first packet, of the answer to it, and of a later one."""
+    """Hash lookups of a flow's first packet, of the reply to it, and of a later one."""
 
     first: int
     answer: int
@@ -54,13 +54,13 @@ class Hook(NamedTuple):
 
 
 def counting(text: str) -> str:
-    """The text of the programs, which count from now on."""
+    """The text of the programs, with counters added."""
     after = text.index("\n", text.index(f", {_COUNTER}, ")) + 1
     return text[:after] + _COUNT + _LOOK.sub(r"(lb_count_look(), \g<0>)", text[after:])
 
 
 def looks(maps: MapSet) -> int:
-    """How often they have looked since the last call."""
+    """Lookups since the last call."""
     counter = maps[_COUNTER]
     value = counter.lookup(u32(0))
     assert value is not None
@@ -70,7 +70,7 @@ def looks(maps: MapSet) -> int:
 
 
 def run(datapath: Datapath, hook: Hook, packet: Packet) -> tuple[int, Result]:
-    """How often the program has looked, and what came out."""
+    """The lookups of one run of the program, and its result."""
     looks(datapath.maps)
     result = datapath.run(hook.program, packet, ifindex=hook.ifindex)
     return looks(datapath.maps), result
@@ -84,7 +84,7 @@ class Flow(NamedTuple):
     ends: tuple[End, End, End]
 
     def costs(self, datapath: Datapath, kind: Kind) -> Costs:
-        """Run its packets; the datapath counts."""
+        """Run the flow's packets on a datapath that counts lookups."""
         source, frontend, backend = self.ends
         first, sent = run(datapath, self.there, kind.frame(source, frontend))
         answer, _ = run(datapath, self.back, kind.frame(backend, source_of(sent.packet), "SA"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's network namespace with an uplink, an overlay, a tunnel, and devices of two pods: `pod`
-and `bare`, which is for a pod that our programs do not cover.
+"""A node's network namespace with an uplink, an overlay, a tunnel, and the devices of two pods:
+`pod` and `bare`, which has none of ebpflb's programs.
 
-The devices are taps: a frame written to one arrives at its tc ingress as from the wire, and what
-the kernel sends out of it can be read. The namespace has no name: it goes with the descriptors,
-however the tests end.
+The devices are taps: a frame written to one arrives at its tc ingress as if from the wire, and what
+the kernel sends out can be read. The namespace has no name: the kernel removes it with the last
+descriptor, however the tests end.
 """
 
 import contextlib
@@ -79,8 +79,8 @@ route add fd00:5::/32 dev tunnel
 route add 198.18.0.0/16 dev tunnel
 route add 2001:db8:18::/48 dev tunnel
 """
-# What goes from the overlay's address to a client leaves by the overlay, and what goes from the
-# uplink's to the clients behind the tunnel by the uplink.
+# Packets from the overlay's address to a client leave by the overlay; those from the uplink's
+# address to the clients behind the tunnel leave by the uplink.
 _POLICY = {
     "-4": """
 rule add from 172.16.0.1 lookup 100
@@ -106,7 +106,7 @@ _SECONDS = 60.0
 
 
 class Offload(NamedTuple):
-    """struct virtio_net_hdr: what is left to the device that sends the frame."""
+    """struct virtio_net_hdr: the work left to the device that sends the frame."""
 
     flags: int = 0
     gso_type: int = 0
@@ -117,13 +117,13 @@ class Offload(NamedTuple):
 
 
 class Tap:
-    """One device: `send()` is what arrives on it, `receive()` what the node sends out of it.
+    """One device: `send()` makes a frame arrive on it, `receive()` reads what the node sends out.
 
-    Where frames have no Ethernet header, the one of `Kind.frame()` is taken off or put in front.
+    On devices without Ethernet headers, the one of `Kind.frame()` is removed or added.
     """
 
     def __init__(self, name: str, *, has_ethernet: bool = True, has_gro: bool = False) -> None:
-        """Make it in the present network namespace. `has_gro`: what it gets passes through GRO."""
+        """Make it in the current network namespace. `has_gro`: its frames pass through GRO."""
         self.name = name
         self.has_ethernet = has_ethernet
         self.fd = _open_tun()
@@ -138,11 +138,11 @@ class Tap:
         os.write(self.fd, _VNET.pack(*(offload or Offload())) + frame)
 
     def receive(self) -> Packet:
-        """The next frame that is part of a test, not of address resolution. AssertionError."""
+        """The next frame, except address resolution. AssertionError if there is none."""
         return self.await_frame(_is_traffic)
 
     def await_frame(self, is_wanted: Callable[[Packet], bool]) -> Packet:
-        """The next frame of a kind; others are thrown away. AssertionError."""
+        """The next frame of a kind; others are discarded. AssertionError if there is none."""
         deadline = time.monotonic() + _SECONDS
         while select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
             packet = self._read()
@@ -151,11 +151,11 @@ class Tap:
         raise AssertionError(f"nothing left by {self.name}")
 
     def is_silent(self) -> bool:
-        """Whether nothing that is part of a test has left."""
+        """Whether nothing has left, except address resolution."""
         return not any(map(_is_traffic, self.drain()))
 
     def drain(self) -> list[Packet]:
-        """Everything that has left."""
+        """Read everything that has left."""
         packets = []
         while select.select([self.fd], [], [], 0)[0]:
             packets.append(self._read())
@@ -188,7 +188,7 @@ class Node:
         return self.uplink, self.overlay, self.pod, self.bare, self.tunnel
 
     def close(self) -> None:
-        """Let everything go."""
+        """Close all descriptors, which removes the namespace."""
         for tap in self.taps:
             os.close(tap.fd)
         os.close(self._netns)
@@ -199,7 +199,7 @@ class Node:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Put the calling thread into the namespace."""
+        """Put the calling thread into the namespace inside the block."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             enter_network_namespace(self._netns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as they stand in maps, and those that make a map."""
+"""Numbers as stored in maps, and flags for creating maps."""
 
 from sys import byteorder
 
@@ -19,7 +19,7 @@ def u64(number: int) -> bytes:
 
 
 def map_flags(kind: MapType) -> int:
-    """What a map of that kind is made with: the kernel allocates no trie in advance."""
+    """Creation flags for that type of map: the kernel does not preallocate tries."""
     return NO_PREALLOC if kind is MapType.LPM_TRIE else 0
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of the tests: a small cluster's addresses in both families, frames made of them, and the
-comparison of frames field by field.
-"""
+"""Packets for tests: a small cluster's addresses in both families, frames between them, and field
+by field comparison of frames."""
 
 from collections.abc import Callable
 from random import Random
@@ -76,7 +75,7 @@ IPV6 = Net(
 
 
 class Kind(NamedTuple):
-    """A family and a protocol: what most tests run in all four combinations of."""
+    """A family and a protocol; most tests run with all four combinations."""
 
     net: Net
     proto: Protocol
@@ -104,9 +103,9 @@ class Kind(NamedTuple):
         ttl: int = 64,
         ack: int = SEQUENCE + 1,
     ) -> Packet:
-        """A frame from `source` to `target` with all checksums; flags and ack concern TCP only.
+        """A frame from `source` to `target` with valid checksums; flags and ack apply to TCP only.
 
-        Of SCTP it opens an association, and the payload stands behind the INIT.
+        With SCTP it opens an association, and the payload follows the INIT.
         """
         transport = self.transport(sport=source.port, dport=target.port)
         if self.proto is Protocol.TCP:
@@ -144,7 +143,7 @@ def built(packet: Packet) -> Packet:
 
 
 def with_df(packet: Packet) -> Packet:
-    """The packet as one that may not be fragmented, which no packet of IPv6 may be."""
+    """The packet with DF set; IPv6 never allows routers to fragment."""
     if IP in packet:
         packet[IP].flags = "DF"
         del packet[IP].chksum
@@ -166,7 +165,7 @@ def changed(
 ) -> Packet:
     """The packet with other ends, `hops` routers later, and MACs (source, destination) if given.
 
-    Its checksums are computed anew by scapy; a UDP checksum of zero stays.
+    scapy recomputes its checksums, except a UDP checksum of zero.
     """
     result = packet.copy()
     network, transport = result.payload, result.payload.payload
@@ -182,7 +181,7 @@ def changed(
 
 
 def without_checksums(packet: Packet) -> None:
-    """Have scapy compute the checksums again, except a UDP checksum of zero."""
+    """Have scapy recompute the checksums, except a UDP checksum of zero."""
     if IP in packet:
         del packet[IP].chksum
     if TCP in packet:
@@ -210,7 +209,7 @@ def target_of(packet: Packet) -> End:
 
 
 def fields(packet: Packet) -> dict[str, Any]:
-    """Every field of every layer, so that a difference between two packets has a name."""
+    """Every field of every layer, so that a difference between two packets is reported by name."""
     found: dict[str, Any] = {}
     layer = packet
     while layer:

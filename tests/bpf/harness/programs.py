@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only tests do with programs: run them over a packet, and attach them without a link."""
+"""Program operations that only tests need: run one on a packet, attach one without a link."""
 
 import ctypes
 from typing import NamedTuple
@@ -43,7 +43,7 @@ class ProgRun(NamedTuple):
 def prog_test_run(
     prog: int, packet: bytes, *, ctx: bytes = b"", repeat: int = 1, room: int = 256
 ) -> ProgRun:
-    """Run a tc or XDP program `repeat` times over a packet; `room`: bytes it may grow by."""
+    """Run a tc or XDP program `repeat` times on a packet; `room`: bytes that it may grow by."""
     changed = ctypes.create_string_buffer(len(packet) + room)
     context = ctypes.create_string_buffer(len(ctx) or 1)
     run = _RunProg(
@@ -63,7 +63,7 @@ def prog_test_run(
 
 
 def send_live_frames(prog: int, packet: bytes, repeat: int, *, batch: int = 64) -> None:
-    """Run an XDP program over frames that go where it says. EINVAL before Linux 5.18."""
+    """Run an XDP program on frames that really go to its target. EINVAL before Linux 5.18."""
     context = bytes(4) + len(packet).to_bytes(4, "little") + bytes(16)
     run = _RunProg(
         sz=ctypes.sizeof(_RunProg),
@@ -79,7 +79,7 @@ def send_live_frames(prog: int, packet: bytes, repeat: int, *, batch: int = 64) 
 
 
 def prog_attach(prog: int, target: int, attach_type: AttachType, flags: AttachFlag) -> None:
-    """Attach without a link, as others may; `target` is a cgroup's descriptor."""
+    """Attach without a link, as other products may; `target` is a cgroup's descriptor."""
     call("bpf_prog_attach", prog, target, attach_type, flags)
 
 

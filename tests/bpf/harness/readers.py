@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that looks something up on every core, without a pause, while a test writes."""
+"""A program that does lookups on every core without a pause while a test writes."""
 
 import os
 import threading
@@ -19,7 +19,7 @@ FRAME = bytes(64)
 
 @contextmanager
 def readers(program: int) -> Iterator[None]:
-    """On each core a thread that looks up without a pause."""
+    """One thread per core that does lookups without a pause."""
     stop = threading.Event()
 
     def read(core: int) -> None:
@@ -39,7 +39,7 @@ def readers(program: int) -> Iterator[None]:
 
 
 def write_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) -> int:
-    """Write again and again, each time told how often before; returns how often in all."""
+    """Call `write` with 0, 1, 2... until the condition holds; returns the number of calls."""
     deadline = time.monotonic() + SECONDS
     for changes in count():
         if is_enough(changes) or time.monotonic() > deadline:
@@ -49,7 +49,7 @@ def write_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) 
 
 
 def tallies(answers: BpfMap) -> tuple[int, int, int]:
-    """What the program has counted of all it saw: three words for each CPU."""
+    """The program's counters: three words for each CPU."""
     value = answers.lookup(bytes(4)) or b""
     words = [number(value[at : at + 8]) for at in range(0, len(value), 8)]
     return sum(words[0::3]), sum(words[1::3]), sum(words[2::3])

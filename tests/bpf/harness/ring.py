@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records in lb_flows: read as libbpf does it, but only when a test asks."""
+"""The records in lb_flows: read as libbpf does it, but only when a test asks for them."""
 
 import mmap
 from ctypes import sizeof
@@ -26,7 +26,7 @@ class Ring:
         self._producer = mmap.mmap(ring.fd, size, prot=mmap.PROT_READ, offset=page)
 
     def take(self) -> list[LbFlowRecord]:
-        """What was told since the last call."""
+        """The records since the last call."""
         position = u64.from_buffer_copy(self._consumer).value
         found = []
         while position < u64.from_buffer_copy(self._producer).value:

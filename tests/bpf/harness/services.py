@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services as the tests need them: written to the maps in one call."""
+"""Services for tests, each written to the maps in one call."""
 
 from collections.abc import Sequence
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
@@ -19,19 +19,19 @@ WILDCARD = {IPV4: "0.0.0.0", IPV6: "::"}
 
 
 def pod(kind: Kind, port: int = CLIENT_PORT) -> End:
-    """A port of the pod on the node that asks."""
+    """A port of the client pod on this node."""
     return End(kind.net.pod, port)
 
 
 def client(kind: Kind, port: int = CLIENT_PORT) -> End:
-    """A port of the client outside."""
+    """A port of the external client."""
     return End(kind.net.client, port)
 
 
 def cluster_ip(
     datapath: Datapath, kind: Kind, backends: Sequence[int] = (), if_empty: IfEmptyCode = REFUSE
 ) -> End:
-    """A ClusterIP with the same backends for everybody."""
+    """A ClusterIP with the same backends for every client."""
     frontend = End(kind.net.cluster_ip, CLUSTER_PORT)
     datapath.address(frontend.address, AddrFlag.LB_ADDR_CLUSTER_IP)
     datapath.frontend(frontend, kind.proto, local=backends, others=backends, if_empty=if_empty)
@@ -66,7 +66,7 @@ def node_port(
 
 
 def node_addresses(datapath: Datapath, node: Node) -> None:
-    """The node's own addresses, which accept NodePorts, and what its devices masquerade with."""
+    """The node's own addresses, which accept NodePorts, and its devices' masquerade addresses."""
     flags = AddrFlag.LB_ADDR_NODE | AddrFlag.LB_ADDR_NODE_PORT
     for net in (IPV4, IPV6):
         datapath.address(net.node, flags)
@@ -77,7 +77,7 @@ def node_addresses(datapath: Datapath, node: Node) -> None:
 
 
 def same_place(text: str) -> str:
-    """Another address with the same place in lb_dest_filter: two words of 16 bits are exchanged."""
+    """Another address with the same index in lb_dest_filter: two 16-bit words are swapped."""
     family = AF_INET6 if ":" in text else AF_INET
     packed = inet_pton(family, text)
     return inet_ntop(family, packed[:-4] + packed[-2:] + packed[-4:-2])
@@ -96,5 +96,5 @@ def local_backend(datapath: Datapath, kind: Kind, address: str = "") -> tuple[En
 
 
 def unnamed_backend(datapath: Datapath, kind: Kind, address: str = "") -> tuple[End, int]:
-    """A backend on this node whose endpoint does not say so, and its index."""
+    """A backend on this node whose flags do not say so, and its index."""
     return remote_backend(datapath, kind, address or kind.net.local)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of a Service port with session affinity, and what is kept of them."""
+"""Clients of a Service port with session affinity, and the affinity entries kept for them."""
 
 import itertools
 import time
@@ -23,7 +23,7 @@ _FIRST_SLOT = 200
 
 
 class Sessions:
-    """A ClusterIP with many backends, asked by a pod unless another client is named."""
+    """A ClusterIP with many backends; the client is a pod unless another one is given."""
 
     def __init__(self, datapath: Datapath, kind: Kind) -> None:
         self.datapath, self.kind = datapath, kind
@@ -36,7 +36,7 @@ class Sessions:
         self.change(self.frontend)
 
     def change(self, frontend: End, **fields: Any) -> None:
-        """Give a frontend affinity with TIMEOUT, and what `fields` of its descriptor say."""
+        """Give a frontend affinity with TIMEOUT, and set `fields` of its descriptor."""
         maps = self.datapath.maps
         index = maps["lb_frontends"].lookup(bytes(frontend_key(frontend, self.kind.proto))) or b""
         place = u32(number(maps["lb_current"].lookup(index) or b""))
@@ -54,30 +54,30 @@ class Sessions:
         return LbRange(base, len(backends), IfEmptyCode.LB_EMPTY_REFUSE, len(table))
 
     def planned(self, backend: int) -> Backend:
-        """A backend as the model has it."""
+        """A backend as in the model."""
         end = self.kind.net.remote, _FIRST_PORT + self.backends.index(backend)
         return Backend(parse_address(end[0]), end[1], local=False, terminating=False)
 
     def serve(self, backends: Sequence[int]) -> None:
-        """Have the ClusterIP offer these backends alone."""
+        """Have the ClusterIP offer only these backends."""
         found = self.range_of(backends)
         self.change(self.frontend, local=found, others=found)
 
     def source(self, client: str = "") -> End:
-        """A port of the client that it has not used yet."""
+        """A port that the client has not used yet."""
         return End(client or self.kind.net.pod, next(self._ports))
 
     def ask(self, frontend: End | None = None, client: str = "") -> int:
-        """Begin a flow on this node; the index of the backend."""
+        """Begin a flow on this node; returns the index of its backend."""
         frame = self.kind.frame(self.source(client), frontend or self.frontend)
         return self.chosen(self.datapath.run("lb_pod_ingress", frame).packet)
 
     def chosen(self, packet: Any) -> int:
-        """The index of the backend that a packet goes to."""
+        """The index of the backend that the packet is sent to."""
         return self.backends[target_of(packet).port - _FIRST_PORT]
 
     def entry(self, service: int = SERVICE, client: str = "") -> LbAffinity | None:
-        """What is kept of a client."""
+        """The affinity entry of a client."""
         value = self.datapath.maps["lb_affinity"].lookup(self._key(service, client))
         return LbAffinity.from_buffer_copy(value) if value else None
 

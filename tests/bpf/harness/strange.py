@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames to a ClusterIP that are none of our business, each in its own way."""
+"""Frames to a ClusterIP that must not be translated, each for a different reason."""
 
 from functools import reduce
 from operator import truediv

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services, endpoints and questions made by chance, and what the model says to a question."""
+"""Random Services, endpoints and questions, and the model's answer to each question."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _POLICIES = tuple(TrafficPolicy)
 
 
 class Source(StrEnum):
-    """Who asks: kinds P, H and E of kube-proxy's sources."""
+    """The client: kinds P, H and E of kube-proxy's sources."""
 
     POD = "pod"
     HOST = "host"
@@ -53,12 +53,12 @@ class Question(NamedTuple):
 
     @property
     def net(self) -> Net:
-        """The addresses of its family."""
+        """The network of its family."""
         return NETS[family_of(parse_address(self.target.address))]
 
 
 class What(StrEnum):
-    """What becomes of a new connection."""
+    """The fate of a new connection."""
 
     TO = "to"
     REFUSED = "refused"
@@ -67,13 +67,13 @@ class What(StrEnum):
 
 
 class Answer(NamedTuple):
-    """backends: where it may go."""
+    """backends: the possible ones."""
 
     what: What
     backends: frozenset[End] = frozenset()
 
     def allows(self, seen: "Answer") -> bool:
-        """Whether what was seen agrees; one of several backends is enough."""
+        """Whether an observation agrees; one of several backends is enough."""
         return self.what is seen.what and seen.backends <= self.backends
 
 
@@ -86,7 +86,8 @@ class World:
     changes: Changes
 
     def answer(self, question: Question) -> Answer:
-        """What the rules say. They are the plan's; here is only how a frontend is found."""
+        """The expected answer. The plan has applied the rules; only the frontend lookup is done
+        here."""
         found = self.frontend(question)
         if found and not _is_allowed(found, question):
             return Answer(What.DROPPED)
@@ -96,7 +97,7 @@ class World:
         return Answer(What.REFUSED if refused else What.LEFT)
 
     def frontend(self, question: Question) -> Frontend | None:
-        """The frontend that is meant; a NodePort has any address of the node."""
+        """The frontend for a question; a NodePort accepts any address of the node."""
         address = parse_address(question.target.address)
         key = FrontendKey(address, question.target.port, question.proto)
         found = self.frontends.get(key)
@@ -115,7 +116,7 @@ class World:
         )
 
     def questions(self, random: Random, count: int) -> Iterator[Question]:
-        """To frontends that there are, and beside them."""
+        """Questions to existing frontends, and to addresses and ports next to them."""
         keys = sorted(self.frontends)
         for _ in range(count):
             key = random.choice(keys)
@@ -130,14 +131,14 @@ class World:
 
 
 def _is_allowed(frontend: Frontend, question: Question) -> bool:
-    """Whether it is for everybody, or for the one who asks."""
+    """Whether source ranges allow the client."""
     client = parse_address(address_of(question.source, question.net))
     allowed = frontend.allowed_sources
     return not allowed or any(prefix.covers(client) for prefix in allowed)
 
 
 def address_of(source: Source, net: Net) -> str:
-    """Where the connections of such a client come from."""
+    """The source address of such a client."""
     return {Source.POD: net.pod, Source.HOST: net.node, Source.OUTSIDE: net.client}[source]
 
 
@@ -157,7 +158,7 @@ def make_world(random: Random) -> World:
 
 
 def make_changes(random: Random) -> Changes:
-    """Some Services; several may want the same external address or NodePort."""
+    """Some Services; several may claim the same external address or NodePort."""
     changes = Changes(NODE)
     own = tuple(parse_address(net.node) for net in NETS.values())
     changes.set(Node(NODE, zone=random.choice((ZONE, "")), addresses=own))

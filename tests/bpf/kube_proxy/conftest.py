@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of the test's own, into which the test's thread is put."""
+"""A node for each test, in whose namespace the test's thread runs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,6 +12,6 @@ from tests.bpf.kube_proxy.gateway import Gateway
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    """Without any rules."""
+    """A node without any rules."""
     with contextlib.ExitStack() as stack:
         yield Gateway(Network(stack))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node between a client and a pod, in three network namespaces; the test's thread is the node."""
+"""A node between a client and a pod, in three network namespaces; the test's thread is on the
+node."""
 
 import re
 import socket
@@ -9,7 +10,7 @@ from ebpflb.lab.namespaces import write_sysctls
 from tests.bpf.attach.network import Network, entered, ip, run
 from tests.bpf.kube_proxy.rules import FAMILIES, rules
 
-# For what shall arrive, and for what shall not.
+# Seconds to wait for packets that must arrive, and for packets that must not.
 PATIENCE, SOON = 60.0, 0.5
 VIP_PORT, NODE_PORT, POD_PORT = 80, 30080, 8080
 BACKENDS = ("legacy", "nft")
@@ -43,7 +44,7 @@ class Gateway:
                 )
 
     def connect(self, address: str, port: int, seconds: float = PATIENCE) -> socket.socket:
-        """A new connection from the client; OSError when there is none in time."""
+        """A new connection from the client; OSError when none is established in time."""
         with entered(self.client):
             return socket.create_connection((address, port), timeout=seconds)
 
@@ -55,7 +56,7 @@ class Gateway:
 
 
 class Connection:
-    """An established connection from the client to the pod through what the node translates."""
+    """An established connection from the client to the pod through the node's NAT."""
 
     def __init__(self, gateway: Gateway, version: int, address: str, port: int) -> None:
         with gateway.listen(version) as server:
@@ -69,7 +70,7 @@ class Connection:
         self._here.close()
 
     def is_alive(self, seconds: float = PATIENCE) -> bool:
-        """Whether data arrive in both directions in time."""
+        """Whether data arrives in both directions in time."""
         for end in (self._there, self._here):
             end.settimeout(seconds)
         try:

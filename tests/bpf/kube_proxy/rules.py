@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses for both families, and the files beside this one with rules to put them in."""
+"""Addresses for both families, and the rule files in this folder that use them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +40,6 @@ FAMILIES = {
 
 
 def rules(file: str, names: Mapping[str, object]) -> str:
-    """What iptables-restore or nft reads, with the addresses of a family as in FAMILIES."""
+    """Input for iptables-restore or nft, with the addresses of a family as in FAMILIES."""
     text = (Path(__file__).parent / file).read_text()
     return Template(text).substitute(names)

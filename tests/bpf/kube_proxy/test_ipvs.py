@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kube-proxy leaves in ipvs mode, as far as it needs no ipvs in the kernel."""
+"""What kube-proxy leaves behind in ipvs mode, as far as it needs no ipvs in the kernel."""
 
 import socket
 
@@ -46,7 +46,7 @@ COMMIT
 def test_sets_and_device_go_after_the_rules_that_need_them(gateway, backend):
     run("ipset", "restore", stdin=SETS)
     run(f"iptables-{backend}-restore", stdin=RULES)
-    # A dummy on nodes; what kind it is does not matter.
+    # A dummy device on real nodes; its type does not matter.
     ip("tuntap add kube-ipvs0 mode tun\naddr add 10.96.0.10/32 dev kube-ipvs0")
     removed = remove_kube_proxy(dry_run=False)
     assert removed.devices == ("kube-ipvs0",)

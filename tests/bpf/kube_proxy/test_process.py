@@ -15,7 +15,7 @@ from tests.e2e.harness.waiting import wait_until
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a program that sleeps, under another name."""
+    """Start a program that sleeps under another name."""
     started = []
 
     def start(name: str) -> int:

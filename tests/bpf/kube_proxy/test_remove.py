@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy's rules are removed; established connections and the rules of others stay."""
+"""kube-proxy's rules are removed; established connections and the rules of others survive."""
 
 import contextlib
 import re
@@ -38,7 +38,7 @@ ALIKE = {
 
 
 def without_keepers(text: str) -> str:
-    """Rules without what removing leaves of ours."""
+    """Rules without those that the removal adds to keep connections alive."""
     text = re.sub(rf"^(:{KEEPER} -|-A {KEEPER} .*)\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"^\tchain {KEEPER} .*?^\t}}\n", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(rf"^table \S+ {KEEPER_TABLE} .*?^}}\n", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -59,7 +59,9 @@ def test_an_established_connection_goes_on_and_a_new_one_is_not_made(gateway, pl
     LOADERS[place]()
     address = str(FAMILIES[version]["vip" if port == VIP_PORT else "node"])
     with contextlib.closing(Connection(gateway, version, address, port)) as connection:
-        assert connection.client_as_seen == FAMILIES[version]["gateway"], "no masquerade"
+        assert connection.client_as_seen == FAMILIES[version]["gateway"], (
+            "the masquerade rule is missing"
+        )
         assert connection.is_alive()
         removed = remove_kube_proxy(dry_run=False)
         assert removed.lines()

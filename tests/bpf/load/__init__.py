@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling and loading: the text, the cache, the layout, generations, and what programs cost."""
+"""Compiling and loading: source text, cache, layout, generations, and the cost of the programs."""

@@ -28,7 +28,7 @@ USED = "lb_slots"
 
 
 def make_maps(text: str, defines: Mapping[str, str], programs: Path) -> None:
-    """A compiler that makes the maps that are not pinned yet, and tiny programs."""
+    """A compiler that makes missing maps and tiny programs."""
     directory = Path(defines["LB_PIN_MAPS"].strip('"'))
     sizes = Sizes(**{name: int(defines[f"LB_MAX_{name.upper()}"]) for name in Sizes.__slots__})
     for name, spec in MAPS.items():
@@ -46,17 +46,17 @@ def refuse(text: str, defines: Mapping[str, str], programs: Path) -> None:
 
 
 def load(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:
-    """Begin a generation, or take the current one."""
+    """Begin a generation, or take over the current one."""
     return Loader(root, Build(has_set_retval=True), compiler=compiler).load(sizes)
 
 
 def finish(root: Pins, generation: Generation) -> None:
-    """All hooks have moved."""
+    """All hooks have switched."""
     Loader(root, Build(has_set_retval=True), compiler=refuse).finish(generation)
 
 
 def start(root: Pins, sizes: Sizes = SIZES, compiler: loader.Compile = make_maps) -> Generation:
-    """A whole start."""
+    """A complete start."""
     generation = load(root, sizes, compiler)
     finish(root, generation)
     return generation
@@ -73,7 +73,7 @@ def identities(generation: Generation) -> dict[str, int]:
 
 
 def shared(old: Generation, new: Generation) -> set[str]:
-    """The maps that both use."""
+    """The maps in both."""
     before, after = identities(old), identities(new)
     return {name for name in MAPS if before[name] == after[name]}
 
@@ -85,7 +85,7 @@ def element(maps: MapSet, name: str, seed: int) -> tuple[bytes, bytes]:
 
 
 def fill(generation: Generation, names: Mapping[str, object]) -> dict[str, dict[bytes, bytes]]:
-    """Write something into each map; returns it all."""
+    """Write elements into each map; returns them all."""
     maps = open_maps(generation.maps)
     for name in names.keys() - {RING}:
         for seed in (1, 2, 4):

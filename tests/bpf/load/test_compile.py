@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling and loading: what is clean, and what is said when something is wrong."""
+"""Compiling and loading: no warnings, and error messages that name the cause."""
 
 import shutil
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_each_header_compiles_alone(tmp_path: Path, header: str):
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """A copy of bpf/ to break."""
+    """A copy of bpf/ that a test breaks."""
     return shutil.copytree(bpf_directory(), tmp_path / "bpf")
 
 

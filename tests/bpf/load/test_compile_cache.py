@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clang made once is loaded without it, and is the same in the kernel."""
+"""A compiled object is loaded from the cache without clang, and is identical in the kernel."""
 
 import importlib.util
 import os
@@ -37,18 +37,18 @@ int lb_pod_ingress(struct __sk_buff *skb)
 USED = Map("lb_used", True, MapType.HASH, 4, 8, 8, 0)
 UNUSED = Map("lb_unused", True, MapType.HASH, 8, 4, 4, 1)
 SCRATCH = Map("lb_scratch_of_a_long_name", False, MapType.PERCPU_ARRAY, 4, 8, 1, 0)
-RETURNS_NOTHING = bytes([0x95, *bytes(7)])  # exit, and what it returns was never set
+RETURNS_NOTHING = bytes([0x95, *bytes(7)])  # exit; its return value is not set.
 
 
 class Place(NamedTuple):
-    """Where one compiles."""
+    """A directory for pins and cache."""
 
     pins: Path
     programs: Path
     cache: Path
 
     def compile(self, text: str = TEXT) -> None:
-        """Pin the program and the maps of a text."""
+        """Pin the program and the maps of a source text."""
         defines = {"LB_PIN_MAPS": f'"{self.pins}"'}
         compile_and_pin(text, defines, self.programs, names=[PROGRAM], cache=self.cache)
 
@@ -57,19 +57,19 @@ class Place(NamedTuple):
         return {path.name for folder in (self.pins, self.programs) for path in folder.iterdir()}
 
     def forget_pins(self) -> None:
-        """As after a reboot."""
+        """Remove the pins, as a reboot does."""
         for folder in (self.pins, self.programs):
             for path in folder.iterdir():
                 path.unlink()
 
     def kept(self) -> Bytecode | None:
-        """What the cache has of the text."""
+        """The text's cache entry."""
         return find(self.cache, key(TEXT, []) or "")
 
 
 @pytest.fixture
 def place(bpffs: Path, tmp_path: Path) -> Place:
-    """One that nobody has used."""
+    """An unused one."""
     place = Place(bpffs / "maps", bpffs / "progs", tmp_path / "cache")
     place.pins.mkdir()
     place.programs.mkdir()
@@ -78,14 +78,14 @@ def place(bpffs: Path, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def compiled(place: Place) -> Place:
-    """One where the text was compiled before the reboot."""
+    """One whose text was compiled before the reboot."""
     place.compile()
     place.forget_pins()
     return place
 
 
 def forbid_clang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on bcc compiles nothing."""
+    """From here on bcc cannot compile."""
     found = importlib.util.find_spec("bcc")
     assert found
     assert found.origin
@@ -99,7 +99,7 @@ def forbid_clang(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_clang(compiled: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """One where the text was compiled, and nothing else can be."""
+    """One whose text was compiled, and where nothing else can be."""
     forbid_clang(tmp_path, monkeypatch)
     with pytest.raises(CompileError):
         compiled.compile(f"{TEXT}\n")
@@ -108,13 +108,13 @@ def no_clang(compiled: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `twice` has its cache."""
+    """The cache folder of `twice`."""
     return tmp_path_factory.mktemp("twice")
 
 
 @pytest.fixture(scope="module")
 def twice(folder: Path) -> tuple[Loaded, Loaded]:
-    """The programs as clang made them, and from the cache."""
+    """The programs as compiled by clang, and as loaded from the cache."""
     first, second = folder / "first", folder / "second"
     first.mkdir()
     second.mkdir()
@@ -211,12 +211,12 @@ def test_a_pinned_map_of_another_shape_is_left_to_bcc(no_clang: Place, shape: Sh
     assert no_clang.pinned() == {"lb_used"}
 
 
-# As this version makes it.
+# As this version creates it.
 AFFINITY = Map("lb_affinity", True, MapType.HASH, 20, 16, 64, 1)
 
 
 def open_affinity(place: Place, kind: MapType, *sizes: int) -> None:
-    """Take a table that is pinned already for that of this version."""
+    """Open a pinned table as this version's."""
     libbpf.obj_pin(libbpf.map_create(kind, AFFINITY.name, *sizes), place.pins / AFFINITY.name)
     with ExitStack() as opened:
         open_maps([AFFINITY], place.pins, opened)

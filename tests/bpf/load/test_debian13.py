@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs compile and load with the bcc of Debian 13 (0.31, LLVM 19) as they do with 12's.
+"""The programs compile and load with the bcc of Debian 13 (0.31, LLVM 19) as with Debian 12's.
 
-What is kept of them loads without it.
+So do the cached objects.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ print(bcc.__version__, *sorted(path.name for path in (pins / "p").iterdir()))
 
 @pytest.fixture(scope="module")
 def debian13() -> Path:
-    """A root with bcc in it, built once into a cache (half a minute)."""
+    """A root file system with bcc, built once into a cache (half a minute)."""
     _CACHE.parent.mkdir(parents=True, exist_ok=True)
     with _CACHE.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,7 +55,7 @@ def _build() -> None:
 
 @pytest.fixture
 def checkout(debian13: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy of that root, over an overlay, with this checkout and a bpffs of its own."""
+    """A copy of that root on an overlay, with this checkout and a temporary bpffs."""
     (tmp_path / "upper").mkdir()
     (tmp_path / "work").mkdir()
     root = tmp_path / "root"

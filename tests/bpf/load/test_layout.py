@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""types.h, maps.h and their mirrors in Python: a difference is a compile error that names it."""
+"""types.h, maps.h and their mirrors in Python: any difference is a compile error that names it."""
 
 import re
 from collections.abc import Callable

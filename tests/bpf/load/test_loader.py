@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one generation of maps and programs to the next: what is made, shared, copied, removed."""
+"""From one generation of maps and programs to the next: what is created, shared, copied,
+removed."""
 
 import ctypes
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ GROWN = SIZES.grown()
 
 
 def fail(text: str, defines: Mapping[str, str], programs: Path) -> None:
-    """A compiler that fails half way."""
+    """A compiler that fails half way through."""
     make_maps(text, defines, programs)
     raise CompileError("broken")
 
@@ -60,7 +61,7 @@ def change_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def directories(root: Pins) -> set[str]:
-    """What is there, without links and what every bpffs has."""
+    """The directories of generations, without links or what every bpffs has."""
     return {path.name for path in root.root.iterdir() if "-" in path.name}
 
 
@@ -195,7 +196,7 @@ def test_nothing_else_is_compiled_for_maps_of_another_size(root: Pins):
 
 
 def with_shorter(root: Pins, monkeypatch: pytest.MonkeyPatch, table: str) -> Generation:
-    """What a version made whose entries of this table have eight bytes less."""
+    """Maps as created by a version whose entries of this table are eight bytes shorter."""
     with monkeypatch.context() as before:
         spec = MAPS[table]._replace(value=ShorterConntrack)
         for specs in (FLOW_MAPS, MAPS, SIZED_MAPS):

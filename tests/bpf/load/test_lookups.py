@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many hash lookups a connection and a packet cost, counted in the running programs.
+"""Hash lookups per connection and per packet, counted in the running programs.
 
-The target for the first packet of a flow is 4, and none has more: both flow tables of its
-protocol, the frontend, and whether an established flow or a stream has the reply. Where a node
-takes part in direct server return, as here, one more at host ingress: whether a flow in a tunnel
-has it. A SYN ACK is compared with the SYN that it answers.
+The target for the first packet of a flow is 4, and none has more: both flow tables of its protocol,
+the frontend, and whether an established flow or a stream has the reply tuple. On a node that takes
+part in direct server return, as here, host ingress has one more: whether a tunneled flow has it. A
+SYN ACK is compared with the SYN that it answers.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ from tests.bpf.harness.packets import End, Kind
 from tests.bpf.harness.services import cluster_ip, node_addresses, remote_backend, same_place
 
 FIRST, IN_TUNNEL = 4, 1
-# An address, or a device, that has the place of another one in an array.
+# An address or a device whose array index belongs to another one.
 IN_HASH = 1
 KNOWN, SYN_ACK, FOREIGN = 2, 5, 2
-# The frontend, the process's namespace, and whether that is one inside a pod.
+# The frontend, the process's network namespace, and whether that one is nested in a pod.
 AT_SOCKET = 3
 
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The programs, counting."""
+    """The programs with counters."""
     return load(tmp_path_factory.mktemp("bpffs"), counting(source_text()))
 
 
@@ -88,7 +88,7 @@ def test_a_process_of_the_host(counts: Datapath, counted_asker: Asker, kind: Kin
     looks(counts.maps)
     assert counted_asker.connect(frontend, kind.proto) != frontend
     found = looks(counts.maps)
-    # UDP also asks whether the choice is new.
+    # UDP also checks whether the choice is new.
     assert found == AT_SOCKET + (kind.proto is Protocol.UDP)
 
 

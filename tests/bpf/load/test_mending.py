@@ -25,7 +25,7 @@ def map_id(path: Path) -> int:
 
 
 def pin_map(path: Path) -> None:
-    """Another map, of another shape."""
+    """Pin a different map, of a different shape."""
     with owned(libbpf.map_create(MapType.HASH, "theirs", 3, 5, 7)) as fd:
         libbpf.obj_pin(fd, path)
 
@@ -37,7 +37,7 @@ def pin_program(path: Path) -> None:
 
 
 def nothing(path: Path) -> None:
-    """Only remove what is there."""
+    """Only remove pins."""
 
 
 WRONG = {"nothing": nothing, "map": pin_map, "program": pin_program, "directory": os.mkdir}

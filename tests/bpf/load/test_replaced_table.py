@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of flows are replaced by larger ones, and what lives on is in them."""
+"""Flow tables are replaced by larger ones, which hold every surviving flow."""
 
 import time
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_a_flow_table_that_is_there_keeps_its_size_until_it_is_half_full(root: P
 
 
 def fill_half(generation: Generation) -> BpfMap:
-    """More than half of the table of established flows."""
+    """Fill more than half of the table of established flows."""
     table = open_maps(generation.maps)["lb_conntrack"]
     for seed in range(SIZES.conntrack // 2 + 1):
         table.update(*element({table.name: table}, table.name, seed))
@@ -106,7 +106,7 @@ def put(generation: Generation, table: str, port: int, **fields: int) -> None:
 
 
 def states(generation: Generation, table: str) -> dict[int, tuple[int, int]]:
-    """By port: state and peer state."""
+    """State and peer state by port."""
     found = {}
     for key, value in open_maps(generation.maps)[table].items():
         entry = LbConntrack.from_buffer_copy(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the verifier's patience each program takes: a written limit, far below the kernel's.
+"""Verified instructions of each program stay within a written limit, far below the kernel's.
 
 The kernel gives up at a million instructions, and older ones need more for the same program.
 """
@@ -11,7 +11,7 @@ from ebpflb.dataplane.layout.programs import PROGRAMS
 from tests.bpf.harness.loading import Loaded
 from tests.skips import kernel_lacks
 
-# Measured on Linux 6.18, with some room.
+# Measured on Linux 6.18, with a margin.
 LIMITS = {
     "lb_connect4": 25_000,
     "lb_connect6": 105_000,

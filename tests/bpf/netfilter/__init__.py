@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same packets through our programs and through netfilter's connection tracking."""
+"""The same packets through ebpflb's programs and through netfilter's connection tracking."""

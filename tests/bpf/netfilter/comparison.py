@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays scripts through both, and compares step by step."""
+"""Plays scripts through both implementations, and compares them step by step."""
 
 import time
 from collections import Counter
@@ -22,14 +22,14 @@ _TOLERANCE = 5
 
 
 class Record:
-    """A script through netfilter: what was seen after each step."""
+    """A script through netfilter: what was observed after each step."""
 
     def __init__(self, script: Script, flow: Flow) -> None:
         self.script, self._flow = script, flow
         self.seen: list[Seen] = []
 
     def play(self, theirs: Netfilter) -> None:
-        """Up to a pause or the end."""
+        """Play to the next pause or to the end."""
         for step in self.script.steps[len(self.seen) :]:
             outcome = None
             if isinstance(step, Sent):
@@ -42,7 +42,7 @@ class Record:
 
 
 class Talk:
-    """The same script through one of our lanes."""
+    """The same script through one of ebpflb's lanes."""
 
     def __init__(self, record: Record, lane: Lane, flow: Flow) -> None:
         self._record, self._lane, self._flow = record, lane, flow
@@ -51,7 +51,8 @@ class Talk:
         self._told: list[str] = []
 
     def play(self, ours: Ours) -> Iterator[str]:
-        """As far as netfilter is; the names of deviations. AssertionError: there is another one."""
+        """Play as far as netfilter has; returns the names of deviations. AssertionError: an unknown
+        one."""
         ours.begin(self._flow.client.port)
         while self._next < len(self._record.seen):
             case = self._case(ours)
@@ -90,7 +91,7 @@ class Talk:
 
 
 def is_same(case: Case) -> bool:
-    """What we remember longer is no difference."""
+    """It is no difference if ebpflb remembers a flow longer."""
     ours, theirs = case.ours, case.theirs
     is_known_as_long = ours.seconds >= theirs.seconds - _TOLERANCE
     return (ours.outcome, ours.state) == (theirs.outcome, theirs.state) and is_known_as_long
@@ -108,7 +109,7 @@ def play_tcp(ours: Ours, theirs: Netfilter, seeds: Iterable[int]) -> Counter[str
 
 
 def play_udp(ours: Ours, theirs: Netfilter, seeds: Iterable[int]) -> Counter[str]:
-    """The same. All scripts pause at once."""
+    """As `play_tcp`. All scripts pause at once."""
     scripts = [udp_script(seed) for seed in seeds]
     return Counter(
         play(
@@ -126,7 +127,7 @@ def play_udp(ours: Ours, theirs: Netfilter, seeds: Iterable[int]) -> Counter[str
 def play(
     ours: Ours, theirs: Netfilter, scripts: Iterable[tuple[Kind, Script, int]]
 ) -> Iterator[str]:
-    """Each for a client of its own, with this port. Lanes to one place have one record."""
+    """Each script gets a client port of its own. Lanes to the same backend share a record."""
     records: list[Record] = []
     talks: list[Talk] = []
     for kind, script, port in scripts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our programs on two nodes, and netfilter on a third, with the same Services."""
+"""ebpflb's programs on two nodes, and netfilter on a third, with the same Services."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where we differ from netfilter, on purpose or because netfilter is wrong: docs/services.md tells
-why, by the same names. Each is met by seeds of the tests: one that is not needed any more must go.
-"""
+"""Where ebpflb differs from netfilter, on purpose or because netfilter is wrong: docs/services.md
+explains why, by the same names. The tests' seeds meet each one; an unused one must be deleted."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,7 +20,7 @@ _NOT_OURS = (Outcome.LEFT, Outcome.DROPPED, Outcome.RESET)
 
 
 class Case(NamedTuple):
-    """A step, those before it, and what either has seen after it and before it."""
+    """A step and the steps before it, with the observations of both sides before and after it."""
 
     step: Step
     before: Sequence[Step]
@@ -34,12 +33,12 @@ class Case(NamedTuple):
 
     @property
     def outcomes(self) -> tuple[Outcome | None, Outcome | None]:
-        """Ours, theirs."""
+        """ebpflb's, netfilter's."""
         return self.ours.outcome, self.theirs.outcome
 
     @property
     def states(self) -> tuple[State, State]:
-        """Ours, theirs."""
+        """ebpflb's, netfilter's."""
         return self.ours.state, self.theirs.state
 
     @property
@@ -61,7 +60,7 @@ class Deviation(NamedTuple):
 
 
 def is_harmed(case: Case) -> bool:
-    """Whether a stranger who knows neither number has changed a connection."""
+    """Whether a forger who knows neither sequence number has changed a connection."""
     step = case.step
     return (
         isinstance(step, Sent)
@@ -88,7 +87,7 @@ def _is_of_no_flow(case: Case) -> bool:
 
 
 def _is_kept(case: Case) -> bool:
-    """After a silence, or once the endpoint has refused it."""
+    """After a silence, or once the endpoint has refused the connection."""
     ours, theirs = case.states
     has_just_ended = not isinstance(case.step, Sent) or case.their_last.state is not theirs
     return ours is not State.NONE and theirs is State.NONE and has_just_ended
@@ -157,7 +156,8 @@ def _goes_on(case: Case) -> bool:
 
 
 def _answers_a_bare_ack(case: Case) -> bool:
-    """A client whose SYN the endpoint has answered so resets by the ACK's number, from afar."""
+    """If the endpoint answered its SYN with a bare ACK, the client sends a RST with that ACK's
+    number, far from the others."""
     bare = (
         isinstance(step, Sent)
         and step.side is Side.ENDPOINT
@@ -188,7 +188,7 @@ def _is_repeated_fin(case: Case) -> bool:
 
 
 def _is_ended_at_the_sender(case: Case) -> bool:
-    """With DSR the client's node does not see what its endpoint sends, only what the client has."""
+    """With DSR the client's node sees only the client's packets, not its endpoint's."""
     ends = (
         isinstance(step, Sent)
         and step.is_forged
@@ -202,7 +202,7 @@ def _is_ended_at_the_sender(case: Case) -> bool:
 
 
 def _has_begun_and_paused(case: Case) -> bool:
-    """The client's node counts its packets until they are LB_DSR_PACKETS of dsr.h."""
+    """The client's node counts its packets up to LB_DSR_PACKETS of dsr.h."""
     pauses = [number for number, step in enumerate(case.before) if not isinstance(step, Sent)]
     begun = case.before[: pauses[-1]] if pauses else ()
     packets = [step for step in begun if isinstance(step, Sent) and step.side is Side.CLIENT]

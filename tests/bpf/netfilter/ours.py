@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our programs: each lane is a way that packets of a Service take through them.
+"""ebpflb's programs: each lane is a path that packets of a Service take through them.
 
-Flows grow old by what is written into their entries. They are deleted after the agent's timeouts.
+Flows are aged by writing their entries. They are deleted after the agent's timeouts.
 """
 
 import time
@@ -42,7 +42,7 @@ Entries = dict[tuple[str, bytes], LbConntrack]
 
 @dataclass(frozen=True)
 class Lane:
-    """is_elsewhere: the endpoint is on another node; has_dsr: which answers the client itself."""
+    """is_elsewhere: the endpoint is on another node; has_dsr: it replies directly to the client."""
 
     name: str
     port: int
@@ -51,7 +51,7 @@ class Lane:
     has_xdp: bool = False
 
     def frontend(self, net: Net) -> End:
-        """Of its Service."""
+        """The frontend of its Service."""
         return End(net.external_ip, self.port)
 
     def backend(self, net: Net) -> End:
@@ -75,7 +75,7 @@ LANES = (
 
 
 class Ours:
-    """Two nodes in one namespace: one that clients reach, and the one of the endpoint with DSR."""
+    """Two nodes in one namespace: one that clients reach, and the endpoint's node with DSR."""
 
     def __init__(self, entry: Datapath, far: Datapath, node: Node) -> None:
         self._entry, self._far, self._node = entry, far, node
@@ -129,7 +129,7 @@ class Ours:
         return datapath.run_bytes(_HOST_EGRESS, frame, ifindex=self._node.uplink.ifindex)
 
     def _run(self, datapath: Datapath, lane: Lane, frame: bytes, tap: Tap) -> tuple[int, bytes]:
-        """What XDP passes, tc gets."""
+        """tc gets what XDP passes."""
         if lane.has_xdp:
             action, out = datapath.run_xdp(frame, ifindex=tap.ifindex)
             if action is not XdpAction.PASS:
@@ -137,7 +137,7 @@ class Ours:
         return datapath.run_bytes(_HOST_INGRESS, frame, ifindex=tap.ifindex)
 
     def look(self, lane: Lane, flow: Flow, outcome: Outcome | None) -> Seen:
-        """What the endpoint's node remembers, or the one that masquerades."""
+        """The state at the endpoint's node, or at the one that masquerades."""
         datapath = self._far if lane.has_dsr else self._entry
         entries = _entries(datapath, _key(flow))
         if not entries:
@@ -146,7 +146,7 @@ class Ours:
         return Seen(outcome, state, _seconds(datapath, flow, entries))
 
     def age(self, flow: Flow, seconds: int) -> None:
-        """So much time passes for a flow. Times before the machine's start wrap around."""
+        """Let that much time pass for a flow. Times before the machine's start wrap around."""
         for datapath in (self._entry, self._far):
             entries = _entries(datapath, _key(flow))
             is_over = _seconds(datapath, flow, entries) < seconds
@@ -159,7 +159,7 @@ class Ours:
                     datapath.maps[name].update(key, bytes(entry))
 
     def forget(self) -> None:
-        """All flows."""
+        """Delete all flows."""
         for datapath in (self._entry, self._far):
             for name in FLOW_TABLES:
                 table = datapath.maps[name]
@@ -190,7 +190,7 @@ class Ours:
         self._serve(datapath, has_dsr=True)
 
     def _serve(self, datapath: Datapath, *, has_dsr: bool) -> None:
-        """The Services that have DSR come first: all frontends so far get the flag."""
+        """The Services with DSR come first: the flag is set on all frontends so far."""
         for kind in KINDS:
             for lane in LANES:
                 if lane.has_dsr is has_dsr:
@@ -216,7 +216,7 @@ def _key(flow: Flow) -> bytes:
 
 
 def _entries(datapath: Datapath, key: bytes) -> Entries:
-    """Both entries of a flow, wherever they are."""
+    """Both entries of a flow, from any table."""
     found = {}
     for name in FLOW_TABLES:
         if value := datapath.maps[name].lookup(key):
@@ -237,7 +237,7 @@ def _whole_state(entries: Entries) -> int:
 
 
 def _seconds(datapath: Datapath, flow: Flow, entries: Entries) -> float:
-    """Until the agent deletes the flow."""
+    """Seconds until the agent deletes the flow."""
     settings = LbSettings.from_buffer_copy(datapath.maps["lb_settings"].lookup(bytes(4)) or b"")
     by_state = udp_timeout if flow.kind.proto is Protocol.UDP else tcp_timeout
     now = time.monotonic_ns()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script is: packets of a client, of its endpoint and of strangers, and silences between."""
+"""Scripts: packets of a client, of its endpoint and of forgers, and silences between them."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Side(StrEnum):
 
     @property
     def other(self) -> "Side":
-        """Who gets it."""
+        """The receiver."""
         return Side.ENDPOINT if self is Side.CLIENT else Side.CLIENT
 
 
@@ -28,10 +28,10 @@ class Flaw(StrEnum):
 
 
 class Sent(NamedTuple):
-    """A packet; all but the first and `size` concern TCP only.
+    """A packet; fields other than the first one and `size` apply to TCP only.
 
-    is_forged: by a stranger. off, ack_off: how far its numbers are from the end of what its side
-    and the other one have sent.
+    is_forged: sent by an off-path forger. off, ack_off: distance of its numbers from the end of
+    what its side and the other one have sent.
     """
 
     side: Side
@@ -52,7 +52,7 @@ class Sent(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """Nobody sends for so long. The clock is moved."""
+    """Nobody sends for that long. The clock is moved."""
 
     seconds: int
 
@@ -61,7 +61,7 @@ class Silence(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """The same, and it does take so long: netfilter's clock of UDP exchanges cannot be moved."""
+    """As Silence, but in real time: netfilter's clock of UDP exchanges cannot be moved."""
 
     def __str__(self) -> str:
         return "pause"
@@ -71,7 +71,7 @@ Step = Sent | Silence | Pause
 
 
 class Script(NamedTuple):
-    """The seed that made it, and what happens."""
+    """The steps, and the seed that generated them."""
 
     seed: int
     proto: Protocol

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is seen of a step: what becomes of a packet, and what is remembered of its flow."""
+"""What is observed after a step: the fate of the packet, and the state of its flow."""
 
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Outcome(StrEnum):
 
 
 class State(IntEnum):
-    """What a flow is, in the words that both have."""
+    """The state of a flow, in terms that fit both implementations."""
 
     NONE = 0
     OPENING = 1
@@ -25,7 +25,7 @@ class State(IntEnum):
 
 
 class Seen(NamedTuple):
-    """After a step. seconds: for how long the flow is still remembered; outcome: of packets."""
+    """After a step. seconds: how long the flow will still be remembered; outcome: of packets."""
 
     outcome: Outcome | None
     state: State = State.NONE

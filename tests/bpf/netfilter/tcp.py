@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts of TCP: two ends that follow the protocol, a network that loses and repeats, strangers
-who forge, and time that passes.
-"""
+"""TCP scripts: two ends that follow the protocol, a network that loses and repeats packets,
+off-path forgers, and time that passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from random import Random
 from ebpflb.model.address import Protocol
 from tests.bpf.netfilter.script import Flaw, Script, Sent, Side, Silence, Step
 
-# Neither they nor sums of two are near a timeout of ours or of netfilter.
+# Neither they nor sums of two are near a timeout of ebpflb or netfilter.
 SILENCES = (6, 20, 90, 200, 1000, 4000, 90000)
 MOVES = 12
 _ALL = 1 << 32
@@ -20,7 +19,7 @@ _FAR = (-(1 << 31), -(1 << 25), -100_000, -2000, 0, 1, 2000, 60_000, 100_000, 1 
 
 @dataclass
 class _End:
-    """next: what it sends next; heard: what it has of the other side."""
+    """next: its next sequence number; heard: what it has received from the other side."""
 
     next: int
     heard: int = 0
@@ -49,7 +48,7 @@ class _Conversation:
         return self.random.randrange(_ALL - 2000 if soon else 0, _ALL)
 
     def say(self, side: Side, flags: str, size: int = 0, *, lost: str = "") -> None:
-        """One end sends. `lost`: before the node, or behind it."""
+        """One end sends. `lost`: before or after the node."""
         me, other = self.ends[side], self.ends[side.other]
         ack = me.heard if "A" in flags else 0
         sent = Sent(side, flags, me.next, ack, size, self.scale, self._flaw(side))
@@ -71,12 +70,12 @@ class _Conversation:
         return Flaw.MAC if side is Side.CLIENT and self.random.random() < 0.5 else Flaw.CHECKSUM
 
     def repeat(self) -> None:
-        """The network delivers something of this connection again."""
+        """The network delivers a packet of this connection again."""
         if self.said:
             self.steps.append(self.random.choice(self.said)._replace(flaw=Flaw.NONE))
 
     def forge(self) -> None:
-        """A stranger knows the addresses and ports, and maybe something of the numbers."""
+        """The forger knows the addresses and ports, and perhaps a sequence number."""
         side = self.random.choice(tuple(Side))
         me, other = self.ends[side], self.ends[side.other]
         flags = self.random.choice(_FORGED_FLAGS)
@@ -157,7 +156,7 @@ def _end(talk: _Conversation) -> None:
 
 
 def _reset(talk: _Conversation) -> None:
-    """A process dies, or answers what came too late."""
+    """A process dies, or answers a late packet."""
     side = talk.random.choice(tuple(Side))
     if talk.said:
         talk.say(side, talk.random.choice(("R", "RA")))
@@ -165,7 +164,7 @@ def _reset(talk: _Conversation) -> None:
 
 
 def _again(talk: _Conversation) -> None:
-    """The client's port is used again, as a rule once the connection has ended."""
+    """The client's port is used again, usually once the connection has ended."""
     has_ended = all(end.has_ended for end in talk.ends.values())
     if has_ended or talk.random.random() < 0.1:
         _open(talk)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts with seeds that meet every deviation; `make fuzz ARGS=conntrack` goes on with others."""
+"""Scripts with seeds that meet every deviation; `make fuzz ARGS=conntrack` continues with
+others."""
 
 from pathlib import Path
 

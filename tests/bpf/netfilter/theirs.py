@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""netfilter: Services in nftables as kube-proxy writes them, and the flows that the kernel tracks.
+"""netfilter: Services in nftables as kube-proxy writes them, and the kernel's conntrack entries.
 
-Packets arrive and leave by the devices of a node of its own. Flows grow old by what is set as their
+Packets arrive and leave by the devices of a separate node. Flows are aged by setting their
 remaining time.
 """
 
@@ -49,7 +49,7 @@ _TCP_STATES = (
 
 
 class Netfilter:
-    """Of one node. Pods beyond it are masqueraded."""
+    """netfilter on one node. Packets to pods beyond it are masqueraded."""
 
     def __init__(self, node: Node) -> None:
         """The node must be entered."""
@@ -71,7 +71,7 @@ class Netfilter:
             (_SYSCTLS / f"nf_conntrack_{name}").write_text(str(value))
 
     def close(self) -> None:
-        """The rest goes with the node."""
+        """Close the sockets; the kernel removes the rest with the node's namespace."""
         self._netlink.close()
 
     def play(self, flow: Flow, sent: Sent) -> Outcome:
@@ -89,7 +89,7 @@ class Netfilter:
         return self._node.pod if flow.backend.address == flow.kind.net.pod else self._node.overlay
 
     def look(self, flow: Flow, outcome: Outcome | None) -> Seen:
-        """What is remembered."""
+        """The remembered state."""
         found = self._find(flow)
         if found is None:
             return Seen(outcome)
@@ -97,7 +97,7 @@ class Netfilter:
         return Seen(outcome, _state(flow, found), seconds)
 
     def age(self, flow: Flow, seconds: int) -> None:
-        """So much time passes for a flow."""
+        """Let that much time pass for a flow."""
         found = self._find(flow)
         if found is None:
             return
@@ -109,7 +109,7 @@ class Netfilter:
             self._netlink.request(_NEW, key + attribute(_TIMEOUT, rest.to_bytes(4, "big")))
 
     def forget(self) -> None:
-        """All flows of the node's namespace."""
+        """Delete all flows of the node's namespace."""
         self._netlink.request(_DELETE, struct.pack("=BBH", socket.AF_UNSPEC, 0, 0))
 
     def _find(self, flow: Flow) -> dict[int, bytes] | None:
@@ -124,7 +124,7 @@ class Netfilter:
 
 @contextlib.contextmanager
 def netfilter() -> Iterator[Netfilter]:
-    """On a node of its own, which is not entered."""
+    """On a separate node, which is not entered."""
     with contextlib.closing(Node()) as node:
         with node.entered():
             made = Netfilter(node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts of UDP: an exchange, a pause after which a flow may be a stream, then anything."""
+"""UDP scripts: an exchange, a pause after which a flow may be a stream, then anything."""
 
 from random import Random
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step as a frame: whose addresses it has in one Service, and what the other side must get."""
+"""A step as a frame: its addresses for a given Service, and what the other side must receive."""
 
 import struct
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _WINDOW = 65535
 
 
 class Flow(NamedTuple):
-    """Who talks with whom. seen: the client, as the endpoint sees it."""
+    """The two ends. seen: the client's address and port, as the endpoint sees them."""
 
     kind: Kind
     client: End
@@ -44,7 +44,7 @@ class Flow(NamedTuple):
         return link + self._network(addresses, len(transport)) + transport
 
     def is_delivered(self, sent: Sent, frame: bytes) -> bool:
-        """Whether this is what the other side gets."""
+        """Whether this is what the other side must receive."""
         source, target = self.ends(sent.side.other)
         headers = read(frame, LINK)
         if headers is None or headers.protocol != self.kind.proto:
@@ -76,5 +76,5 @@ class Flow(NamedTuple):
 
 
 def arrived(frame: bytes) -> bytes:
-    """The frame as the next node gets it."""
+    """The frame as the next node receives it."""
     return bytes.fromhex((NODE_MAC + SENDER_MAC).replace(":", "")) + frame[12:]

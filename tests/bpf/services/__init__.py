@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services in the maps: which frontend, which backend, who is let in."""
+"""Services in the maps: frontend lookup, backend selection, source ranges."""

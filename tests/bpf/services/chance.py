@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether counts are what chance makes of them."""
+"""Whether counts are plausible for random choices."""
 
 from math import comb
 
-# So seldom may a count be called unlikely that is not.
+# Probability of calling a plausible count implausible.
 _SELDOM = 1e-12
 
 
 def is_likely(count: int, draws: int, share: float) -> bool:
-    """Whether what has this share of the draws may have come so often, or so seldom."""
+    """Whether a choice with this probability may come up this often, or this seldom."""
     chances = [
         comb(draws, number) * share**number * (1 - share) ** (draws - number)
         for number in range(draws + 1)

@@ -12,7 +12,7 @@ from tests.bpf.harness.services import (
     CLUSTER_PORT,
 )
 
-# So many bits of the address of a range come after those of its id and of an IPv4 prefix.
+# In a range's key, its id and its IPv4 prefix precede this many bits of the address.
 ID_BITS, BEFORE = 32, {4: 96, 6: 0}
 
 
@@ -26,7 +26,7 @@ def allow(datapath: Datapath, *ranges: str, under: int = 1) -> None:
 
 
 def load_balancer(datapath: Datapath, kind: Kind, backends: list[int], under: int = 1) -> End:
-    """A load-balancer IP for the ranges under an id; it must be the first frontend."""
+    """A load-balancer IP restricted to the ranges under an id; it must be the first frontend."""
     vip = End(kind.net.external_ip, CLUSTER_PORT)
     datapath.address(vip.address, AddrFlag.LB_ADDR_EXTERNAL)
     index = datapath.frontend(
@@ -38,7 +38,7 @@ def load_balancer(datapath: Datapath, kind: Kind, backends: list[int], under: in
 
 
 def limit(datapath: Datapath, under: int) -> None:
-    """Have the first frontend name the ranges under an id."""
+    """Restrict the first frontend to the ranges under an id."""
     desc = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
     desc.flags, desc.source_ranges = DescFlag.LB_DESC_SOURCE_RANGES, under
     datapath.maps["lb_descs"].update(u32(1), bytes(desc))

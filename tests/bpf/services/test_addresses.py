@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses come and go, with places and indices that others had; none has another one's flags."""
+"""Addresses are added and removed, and reuse hash places and indices; none gets another one's
+flags."""
 
 import random
 
@@ -26,7 +27,7 @@ ENOUGH_CHANGES = 200
 
 
 def asked(place: int, which: int) -> Address:
-    """Of both families; those of one family and place have one place in lb_dest_filter."""
+    """Addresses of both families; those of one family and place share a place in lb_dest_filter."""
     high = 0xC000 + which
     prefix = "::ffff:" if which % 2 else "2001:db8::"
     return parse_address(f"{prefix}{high:x}:{high ^ place:x}")
@@ -54,7 +55,7 @@ def datapath(wrapper: Loaded) -> Datapath:
 
 
 class Answers:
-    """How often the programs were right; how often they did not know an address; and wrong."""
+    """Lookups that were right, that did not know an address, and that were wrong."""
 
     def __init__(self, datapath: Datapath) -> None:
         self.right, self.unknown, self.wrong = tallies(datapath.maps["lb_results"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session affinity at tc: who stays with a backend, for how long, and when not."""
+"""Session affinity at tc: which clients keep their backend, for how long, and when not."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.bpf.harness.sessions import BACKENDS, TIMEOUT, Sessions
 TIMES = 15
 OTHER_SERVICE = SERVICE + 1
 ELSEWHERE = 3
-# Seconds that no test takes.
+# More seconds than any test takes.
 LONG = 100
 
 
@@ -38,7 +38,7 @@ def external(sessions: Sessions, local: list[int], others: list[int]):
     return frontend
 
 
-# Who shares what
+# Sharing between Service ports
 
 
 def test_new_flows_of_a_client_go_to_one_backend(sessions: Sessions):
@@ -166,7 +166,7 @@ def test_affinity_can_be_switched_off_and_on(sessions: Sessions):
     assert len({sessions.ask() for _ in range(TIMES)}) == 1
 
 
-# Which backends count
+# Backends that may be kept
 
 
 def test_a_backend_that_left_is_replaced_for_good(sessions: Sessions):
@@ -248,7 +248,7 @@ def test_every_backend_of_a_range_is_found(sessions: Sessions, count: int):
         assert sessions.ask() in offered
 
 
-# What is kept
+# Affinity entries
 
 
 def test_the_entry_names_the_backend_and_its_serial(sessions: Sessions):

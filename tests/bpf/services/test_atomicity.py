@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frontend changes from one set of backends to the next at once, for readers on every core."""
+"""A frontend switches from one set of backends to the next atomically for readers on every core."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
@@ -30,7 +30,7 @@ ENOUGH_LOOKUPS = 10_000_000
 ENOUGH_CHANGES = 400
 VIP = End("10.96.0.10", 80)
 SERVICE = ServiceName("default", "web")
-# The sets are numbered from here on: their backends have the number as port.
+# Sets are numbered from here on: their backends have the number as port.
 FIRST, SETS = 1000, 50000
 
 
@@ -57,12 +57,12 @@ class Seen:
 
 
 def write_sets_until(is_enough: Callable[[int], bool], write: Callable[[int], None]) -> int:
-    """Write one set after the other; returns how many."""
+    """Write one set after the other; returns the number of sets."""
     return write_until(is_enough, lambda changes: write(FIRST + changes % SETS))
 
 
 def frontend(number_of_set: int) -> Frontend:
-    """The frontend with the set of this number, of one to nine backends, for one client."""
+    """The frontend with the set of this number: one to nine backends, for one client."""
     backends = tuple(
         Backend(parse_address(f"10.1.0.{i + 1}"), number_of_set, local=True, terminating=False)
         for i in range(1 + number_of_set % 9)
@@ -82,7 +82,7 @@ def frontend(number_of_set: int) -> Frontend:
 
 
 def client(number_of_set: int) -> Prefix:
-    """The only one of a set: its number as an IPv4 address."""
+    """A set's only client: the set's number as an IPv4 address."""
     address = parse_address(str(IPv4Address(number_of_set)))
     return Prefix(address, 128)
 
@@ -100,7 +100,7 @@ def test_no_lookup_sees_a_mixture_or_nothing(datapath: Datapath, wrapper: Loaded
 
     def write(number_of_set: int) -> None:
         while sync.apply({SERVICE: [frontend(number_of_set)]}):
-            sync.collect()  # full of what was replaced: the kernel has to let go of it first
+            sync.collect()  # Full of replaced elements, which the kernel has to free first.
 
     with readers(wrapper.programs["lb_pod_ingress"]):
         changes = write_sets_until(enough(datapath), write)

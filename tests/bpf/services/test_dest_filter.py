@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lb_dest_filter: packets of an open connection pass though its Service is gone, others do not."""
+"""lb_dest_filter: packets of an open connection pass although its Service is deleted; others do
+not."""
 
 import time
 
@@ -41,7 +42,7 @@ def frontend(kind: Kind, chosen: FrontendType) -> Frontend:
 
 
 class Passes:
-    """Looks at all flows, as the agent does, at a time that a test chooses."""
+    """The agent's pass over all flows, at a time that a test chooses."""
 
     def __init__(self, datapath: Datapath, sync: Sync) -> None:
         self._sync = sync
@@ -51,7 +52,7 @@ class Passes:
         )
 
     def play(self, ahead: int = 0) -> None:
-        """One pass. ahead: in ns."""
+        """Run one pass. ahead: in ns."""
         self._ahead = ahead
         expired = self._expiry.step(self._sync.idle())
         while expired.unused is None:

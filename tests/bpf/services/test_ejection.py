@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failed connections are counted for watched backends, and a backend on trial gets one of them."""
+"""Failures of watched backends are counted; a backend on trial gets one connection."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,14 +28,14 @@ from tests.bpf.harness.services import (
 WATCHED, TRIAL = BackendFlag.LB_BACKEND_WATCHED, BackendFlag.LB_BACKEND_TRIAL
 MAGLEV = SchedulerCode["LB_SCHEDULER_MAGLEV"]
 SECOND = 1_000_000_000
-# Connections after which a backend of four that got none was passed over, not unlucky: 1e-12.
+# Connections after which one of four backends that got none was skipped, not unlucky: 1e-12.
 MANY = 100
-# A pod that nobody knows.
+# A pod unknown to the programs.
 OTHER = {IPV4: "10.1.0.77", IPV6: "fd00:1::77"}
 
 
 def failures(datapath: Datapath, index: int) -> tuple[int, int]:
-    """Of a backend: in a row, and how many clients have tried it on trial."""
+    """A backend's consecutive failures, and the number of clients that used its trial."""
     found = counted(datapath, index)
     return found.in_a_row, found.tried.bit_count()
 
@@ -49,13 +49,13 @@ def set_failures(datapath: Datapath, index: int, in_a_row: int) -> None:
 
 
 def clients(datapath: Datapath) -> set[bytes]:
-    """Those that have completed a handshake with the Service port."""
+    """Clients that have completed a handshake with the Service port."""
     keys = [LbClientKey.from_buffer_copy(key) for key, _ in datapath.maps["lb_clients"].items()]
     return {bytes(key.client) for key in keys if key.service == SERVICE}
 
 
 def introduce(datapath: Datapath, *addresses: str) -> None:
-    """As if they had completed a handshake."""
+    """Register clients as having completed a handshake."""
     for address in addresses:
         key = LbClientKey(service=SERVICE, client=addr(address))
         datapath.maps["lb_clients"].update(bytes(key), bytes(LbClient()))
@@ -76,7 +76,7 @@ def watched(request: pytest.FixtureRequest) -> BackendFlag:
 
 
 def one_backend(datapath: Datapath, tcp: Kind, flags: BackendFlag) -> tuple[Flow, int]:
-    """And a client that is known."""
+    """One backend, and a client that has completed a handshake."""
     index = remote_backend(datapath, tcp)[1]
     flag(datapath, index, flags)
     introduce(datapath, tcp.net.pod)
@@ -200,7 +200,7 @@ def test_it_is_counted_how_many_clients_have_failed(datapath, tcp):
 
 
 def test_addresses_outside_that_one_client_may_have_are_one(datapath, node, tcp):
-    """Those of a /64."""
+    """External addresses within one /64."""
     node_addresses(datapath, node)
     held = Held(datapath, node, tcp)
     flag(datapath, 1, WATCHED)
@@ -210,17 +210,17 @@ def test_addresses_outside_that_one_client_may_have_are_one(datapath, node, tcp)
     assert len(clients(datapath)) == (3 if tcp.net is IPV4 else 1)
 
 
-# A trial
+# Trials
 
 
 def four(datapath: Datapath, kind: Kind) -> list[int]:
-    """Backends that are watched."""
+    """Four watched backends."""
     ends = [End(kind.net.remote, 8080 + number) for number in range(4)]
     return [datapath.backend(end, kind.proto, flags=WATCHED) for end in ends]
 
 
 def opened(datapath: Datapath, kind: Kind, frontend: End, ports: int = MANY) -> list[int]:
-    """How many new flows go to each of four backends: one from each of so many ports."""
+    """The backends of this many new flows, each from another port."""
     introduce(datapath, kind.net.pod)
     flow = Flow(datapath, kind, frontend, CLIENT_PORT)
     got = [0] * 4
@@ -259,7 +259,7 @@ def test_two_on_trial_side_by_side_are_passed_by(
 
 
 def look_up_in_table(datapath: Datapath, backends: Sequence[int]) -> None:
-    """Have the frontend's lookup table, behind its range, name these backends."""
+    """Have the frontend's lookup table, after its range, name these backends."""
     desc = LbDesc.from_buffer_copy(datapath.maps["lb_descs"].lookup(u32(1)) or b"")
     desc.scheduler = MAGLEV
     for places in (desc.local, desc.others):
@@ -278,7 +278,8 @@ def test_a_trial_that_has_succeeded_needs_no_agent(datapath: Datapath, tcp: Kind
 
 
 def on_trial(datapath: Datapath, kind: Kind) -> tuple[Flow, int]:
-    """The only backend, so that it gets all; whether it has been tried shows who was admitted."""
+    """The only backend, so that it gets every flow; its trial's use shows which ones were
+    admitted."""
     flow, index = one_backend(datapath, kind, WATCHED | TRIAL)
     introduce(datapath, kind.net.local)
     set_failures(datapath, index, 1)
@@ -294,7 +295,7 @@ def tried(flow: Flow, address: str, index: int) -> bool:
 
 
 def wait(datapath: Datapath, index: int, seconds: float) -> None:
-    """The last try of a backend on trial is that much longer ago."""
+    """Make the last trial of a backend that much older."""
     value = counted(datapath, index)
     value.busy_until -= int(seconds * SECOND)
     datapath.maps["lb_failures"].update(u32(index), bytes(value))

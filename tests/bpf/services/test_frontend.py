@@ -44,7 +44,7 @@ def look_up_node_port(datapath: Datapath, wrapper: Loaded, key: LbFrontendKey) -
 
 
 def serve(datapath: Datapath, kind: Kind, count: int = 1) -> End:
-    """A frontend with so many backends, whose indices are 1 to `count`."""
+    """A frontend with this many backends, whose indices are 1 to `count`."""
     backends = [datapath.backend(End(kind.net.remote, 8000 + i), kind.proto) for i in range(count)]
     frontend = End(kind.net.cluster_ip, 80)
     datapath.frontend(frontend, kind.proto, local=backends)
@@ -139,7 +139,7 @@ def test_all_backends_are_chosen_and_no_other(lookup: Datapath, wrapper: Loaded,
     kind = Kind(IPV4, Protocol.TCP)
     key = frontend_key(serve(lookup, kind, count), kind.proto)
     outside = lookup.backend(End("10.9.9.9", 1), kind.proto, flags=BackendFlag.LB_BACKEND_LOCAL)
-    # That one of a hundred is never chosen: once in 10^19 times.
+    # Probability that one of a hundred is never chosen: 10^-19.
     look_up(lookup, wrapper, key, times=50 * 100)
     assert all(chosen(lookup, count))
     assert lookup.counts("lb_count_back", outside) == (0, 0, 0)

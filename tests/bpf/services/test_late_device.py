@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows that started before the device of the pod they are for, when the route led elsewhere."""
+"""Flows that started before their pod's device existed, while the route led elsewhere."""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("addresses")
 
 @contextmanager
 def routed_to_pod(node: Node, address: str) -> Iterator[None]:
-    """The address is that of a pod of this node."""
+    """Make the address that of a pod of this node."""
     with node.entered():
         subprocess.run(["ip", "route", "add", address, "dev", node.pod.name], check=True)
     yield
@@ -32,7 +32,7 @@ def routed_to_pod(node: Node, address: str) -> Iterator[None]:
 
 
 def is_reversed(datapath: Datapath, program: str, ifindex: int, reply, frontend: End) -> bool:
-    """Whether a program translates the reply; if not, it passes untouched."""
+    """Whether a program undoes DNAT on the reply; if not, the reply passes unchanged."""
     result = datapath.run(program, reply, ifindex=ifindex)
     if source_of(result.packet) == frontend:
         return True

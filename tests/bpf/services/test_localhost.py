@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NodePorts at the node's loopback addresses: each family's by a flag of its own, for the node."""
+"""NodePorts at the node's loopback addresses: a flag for each family, and host processes only."""
 
 from ebpflb.dataplane.layout.enums import NetnsFlag, SettingFlag
 from tests.bpf.harness.asker import Asker, say_who_asks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frontend that masquerades everybody: backends see an address of this node."""
+"""A frontend that masquerades every client: backends see an address of this node."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ from tests.bpf.harness.services import (
 
 pytestmark = pytest.mark.usefixtures("addresses")
 
-# The pod of the test node whose device has a neighbour, as a backend of another pod.
+# The pod of the test node whose device has a neighbour, here as a backend of another pod.
 OTHER_POD_PORT = 50000
 Make = Callable[[Datapath, Kind, list[int]], End]
 

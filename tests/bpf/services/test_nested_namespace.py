@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets of network namespaces that a pod has made are left alone, and no other unknown ones."""
+"""Sockets in network namespaces nested in a pod bypass the socket LB; other unknown ones do not."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -26,9 +26,8 @@ HOOKS = {name: CGROUP_HOOKS[name] for name in _NAMES}
 
 
 class Pods(NamedTuple):
-    """The cgroup of a pod, and who asks: one in the pod's namespace, which is the machine's, one in
-    a namespace that it has made, which is `there`; and one of another pod that has a like one.
-    """
+    """The cgroup of a pod, and three processes: one in the pod's namespace, which is the machine's;
+    one in a namespace nested in it, which is `there`; and one of another pod in a nested one."""
 
     cgroup: Path
     own: Asker
@@ -56,7 +55,7 @@ def pods(programs: Loaded, machine: Node) -> Iterator[Pods]:
 
 @pytest.fixture
 def covered(datapath: Datapath, pods: Pods) -> None:
-    """The pod is under tc cover, and its cgroup is known."""
+    """The pod is covered by tc programs, and its cgroup is known."""
     say_who_asks(datapath.maps, NetnsFlag.LB_NETNS_COVERED)
     datapath.maps["lb_pod_cgroups"].update(u64(pods.cgroup.stat().st_ino), b"\1")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is too big for its route is answered with the MTU, as the kernel or the device tells it."""
+"""A packet too big for its route is answered with the MTU of the route or of the device."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ LEAST_MTU = {4: 576, 6: 1280}
 
 
 class Router(NamedTuple):
-    """A node, and whether its programs learn the MTU of a route, or only that of a device."""
+    """A node, and whether its programs learn the route's MTU or only the device's."""
 
     datapath: Datapath
     node: Node
@@ -44,13 +44,13 @@ class Router(NamedTuple):
         return node_port(self.datapath, kind, [index])
 
     def mtu_known(self, of_route: int) -> int:
-        """The MTU that its programs know of a route."""
+        """The MTU that its programs know for a route."""
         return of_route if self.knows_routes else OVERLAY_MTU
 
 
 @pytest.fixture(scope="module")
 def device_mtus(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The program as it is where the lookup of a route does not tell its MTU."""
+    """The program on a kernel whose route lookup does not return the MTU."""
     text = f"#undef LB_HAS_FIB_MTU\n#define LB_HAS_FIB_MTU 0\n{source_text()}"
     return load(tmp_path_factory.mktemp("bpffs"), text, [PROGRAM])
 

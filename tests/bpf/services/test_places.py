@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses and devices have places in arrays; those that share one are told apart all the same."""
+"""Addresses and devices hash to places in arrays; those that collide are still told apart."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def assert_served(
 
 
 def beside(kind: Kind, how: str) -> str:
-    """Another address with the same last two bytes as the node's, or the same place."""
+    """Another address with the same last two bytes as the node's, or the same hash place."""
     return SAME_END[kind.net.node] if how == "end" else same_place(kind.net.node)
 
 
@@ -66,17 +66,17 @@ def test_a_vip_and_an_address_of_the_node(
     frontend = node_port(datapath, kind, [index])
     assert_served(datapath, node, kind, vip, backend)
     assert_served(datapath, node, kind, frontend, backend, OTHER_PORTS[0])
-    # A NodePort is none of the VIP's, whose unknown ports are refused.
+    # A NodePort does not make the VIP accept its port: the VIP's unknown ports are refused.
     refused = kind.frame(client(kind, OTHER_PORTS[1]), End(vip.address, frontend.port))
     result = datapath.run("lb_host_ingress", refused, ifindex=node.uplink.ifindex)
     assert result.verdict is not Verdict.PASS
-    # Those of the node are for its own processes.
+    # The node's loopback addresses serve its own processes.
     passing = kind.frame(client(kind, OTHER_PORTS[1]), End(kind.net.node, CLUSTER_PORT))
     assert_untouched(datapath, "lb_host_ingress", passing, ifindex=node.uplink.ifindex)
 
 
 def test_an_index_that_another_address_has_now(datapath: Datapath, node: Node, kind: Kind):
-    """The place of the one that is gone still names it."""
+    """The removed address's place still names the index."""
     gone = same_place(kind.net.node)
     datapath.address(gone, AddrFlag.LB_ADDR_NODE)
     ((index, _),) = [

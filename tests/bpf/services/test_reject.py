@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not let through: the ICMP error that the sender gets, or silence, and what is counted."""
+"""Packets that are not forwarded: the ICMP error that the sender gets, or silence, and counters."""
 
 import time
 from collections import Counter
@@ -98,7 +98,7 @@ def test_no_packet_goes_to_an_address_that_is_no_sender(
     assert_untouched(datapath, "lb_pod_ingress", request)
 
 
-# No more than the kernel would
+# No more than the kernel would send
 
 
 @pytest.mark.usefixtures("whole_seconds")
@@ -144,7 +144,7 @@ def test_a_node_port_without_a_local_endpoint_drops(datapath: Datapath, node: No
     assert datapath.drops() == {DropReason.LB_DROP_NO_LOCAL_ENDPOINT: 1}
 
 
-# What a router answers
+# Errors of routers
 
 
 @pytest.mark.parametrize("ttl", [0, 1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers: which backends new flows get, at tc and at the sockets."""
+"""Schedulers: the backends of new flows, at tc and at the sockets."""
 
 from collections import Counter
 from itertools import pairwise, repeat
@@ -37,7 +37,7 @@ def sessions(datapath: Datapath, kind: Kind) -> Sessions:
 
 
 def in_turn(chosen: list[int], backends: list[int]) -> bool:
-    """Whether each follows the one before it in the list."""
+    """Whether each backend follows the previous one in the list."""
     places = [backends.index(each) for each in chosen]
     return all((b - a - 1) % len(backends) == 0 for a, b in pairwise(places))
 
@@ -87,7 +87,7 @@ def test_the_first_turn_is_anywhere(sessions: Sessions):
         sessions.datapath.frontend(frontend, sessions.kind.proto)
         sessions.change(frontend, affinity_timeout=0, scheduler=ROUND_ROBIN, local=offered)
         first.add(sessions.ask(frontend))
-    # Some 28 of 50 on average.
+    # The average is 28 of 50.
     assert len(first) > 10
 
 
@@ -124,7 +124,7 @@ def test_the_fullest_backend_gets_nothing_and_the_emptiest_most(sessions: Sessio
     least(sessions)
     chosen = Counter(sessions.ask() for _ in range(420))
     shares = [chosen[each] for each in sessions.backends[:FEW]]
-    # Of 42 pairs each backend wins against those that are fuller than itself.
+    # Of 42 pairs each backend wins against those with more connections than itself.
     expected = [2 * (FEW - 1 - place) / (FEW * (FEW - 1)) for place in range(FEW)]
     assert shares[-1] == 0
     assert all(map(is_likely, shares, repeat(420), expected))
@@ -134,8 +134,8 @@ def test_connections_are_counted_and_so_come_out_even(sessions: Sessions):
     least(sessions)
     chosen = Counter(sessions.ask() for _ in range(FEW * 100))
     assert all_open(sessions) == [chosen[each] for each in sessions.backends[:FEW]]
-    # More than this once in 10^10 times, by the Markov chain of the differences. Without counting
-    # it would be 25 on average.
+    # Exceeded once in 10^10 runs, by the Markov chain of the differences. Without counting it would
+    # be 25 on average.
     assert max(chosen.values()) - min(chosen[each] for each in sessions.backends[:FEW]) <= 16
 
 
@@ -171,7 +171,7 @@ def test_a_connection_that_is_reset_counts_no_more(datapath: Datapath, tcp: Kind
 def test_sockets_count_while_they_are_open(
     sessions: Sessions, asker: Asker, node: Node, again: int
 ):
-    """The asker closes each socket before it answers."""
+    """The client closes each socket before it replies."""
     say_who_asks(sessions.datapath.maps, NetnsFlag.LB_NETNS_HOST)
     sessions.change(sessions.frontend, affinity_timeout=0, flags=DescFlag.LB_DESC_COUNTS_OPEN)
     for _ in range(again):
@@ -183,7 +183,8 @@ def test_sockets_count_while_they_are_open(
 
 
 def hashed(sessions: Sessions, scheduler: SchedulerCode, table: int = TABLE) -> list[int]:
-    """Have the ClusterIP ask a hash; what it looks up: the table, or without one the range."""
+    """Have the ClusterIP use a hash; returns what it looks up: the table, or without one the
+    range."""
     offered = sessions.backends[:FEW]
     planned = [sessions.planned(each) for each in offered]
     found = [offered[each] for each in lookup_table(planned, table)] if table else []
@@ -274,7 +275,7 @@ def test_connections_are_spread_evenly(sessions: Sessions, scheduler: SchedulerC
     assert all(is_likely(counts[each], 700, 1 / FEW) for each in sessions.backends[:FEW])
 
 
-# All of them
+# All schedulers
 
 
 @pytest.mark.parametrize("scheduler", list(SchedulerCode))

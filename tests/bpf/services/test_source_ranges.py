@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that a load-balancer IP is not for are dropped without a word; flows they have stay."""
+"""Clients outside a load-balancer IP's source ranges are dropped silently; their open flows
+survive."""
 
 from ipaddress import ip_network
 
@@ -26,7 +27,7 @@ NOT_FOR_THEM = DropReason.LB_DROP_SOURCE_RANGE
 
 
 def lone(address: str) -> str:
-    """The range of one address."""
+    """The range of a single address."""
     return str(ip_network(address))
 
 
@@ -88,7 +89,7 @@ def test_without_endpoints_it_is_dropped_and_only_who_is_allowed_is_refused(
     assert datapath.drops() == {NOT_FOR_THEM: 1, DropReason.LB_DROP_NO_ENDPOINT: 1}
 
 
-# Of the client outside.
+# The external client's addresses.
 COVERING = {
     IPV4: ("198.51.100.0/24", "198.51.100.8/30", "198.51.100.8/31", "128.0.0.0/1"),
     IPV6: ("2001:db8:100::/64", "2001:db8:100::8/127", "2001:db8:100::9/128", "::/1"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The middle of a connection to a Service that nothing knows: its sender is told by a RST."""
+"""A packet of a connection that no node knows, to a Service: its sender gets a RST."""
 
 from socket import AF_INET, AF_INET6, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, socket
 
@@ -35,7 +35,7 @@ from tests.bpf.services.load_balancer import allow, load_balancer
 from tests.bpf.tc.offloads import partial, segmented
 
 FLAGS = SettingFlag.LB_SETTING_RESETS
-# Where a packet arrives, and at which address.
+# The program and the address where a packet arrives.
 WHERE = pytest.mark.parametrize(
     ("program", "make"),
     [
@@ -51,13 +51,13 @@ TCP_REPAIR, TRANSPARENT, TRANSPARENT6 = 19, 19, 75
 
 @pytest.fixture
 def resets(datapath: Datapath, addresses: None) -> Datapath:
-    """As the agent sets it once netfilter translates nothing any more."""
+    """As the agent sets it once netfilter no longer does NAT."""
     datapath.settings(flags=FLAGS)
     return datapath
 
 
 def answer_to(kind: Kind, frame: Packet) -> Packet:
-    """RFC 9293, 3.10.7.1."""
+    """The RST of RFC 9293, 3.10.7.1."""
     sent = frame[TCP]
     answer = kind.packet(frame.payload.dst, frame.payload.src)
     answer.src, answer.dst = NODE_MAC, SENDER_MAC
@@ -81,7 +81,7 @@ def assert_reset(datapath: Datapath, program: str, kind: Kind, frame: Packet) ->
     assert changed == {"lb_count_drop"}
 
 
-# Who is told
+# Who gets a RST
 
 
 @WHERE
@@ -126,7 +126,7 @@ def test_it_is_reported_as_refused_and_counts_for_no_connection(
     assert resets.counts("lb_count_front", 1) == (0, 0, 0)
 
 
-# Who is not
+# Who does not
 
 
 @WHERE
@@ -184,7 +184,7 @@ def test_the_connection_of_a_process_of_the_node_passes(resets: Datapath, tcp: K
     frontend, peer = external_ip(resets, tcp), client(tcp)
     is_ipv4 = tcp.net is IPV4
     with socket(AF_INET if is_ipv4 else AF_INET6) as made:
-        # It has an address that the node does not have, and sends nothing.
+        # Its address is not the node's, and it sends nothing.
         level, option = (IPPROTO_IP, TRANSPARENT) if is_ipv4 else (IPPROTO_IPV6, TRANSPARENT6)
         made.setsockopt(level, option, 1)
         made.bind(frontend)
@@ -232,7 +232,7 @@ def test_sctp_is_dropped(resets: Datapath, ring: Ring, sctp: Kind):
     assert record.event == FlowEvent.LB_FLOW_DROPPED
 
 
-# As devices hand it over
+# With offloads
 
 
 @pytest.mark.usefixtures("wired")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves for an address that Services could have and none has."""
+"""Packets to an address in the Service ranges that no Service has."""
 
 import socket
 

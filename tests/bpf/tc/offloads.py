@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets as virtual devices hand them over: what is left to the device that sends them."""
+"""Packets as virtual devices pass them on: with checksums and segmentation left to the sender."""
 
 from scapy.layers.inet import IP, UDP, in4_pseudoheader
 from scapy.layers.inet6 import IPv6, in6_pseudoheader
@@ -13,7 +13,7 @@ _NEEDS_CHECKSUM, _TCP4_SEGMENTS, _TCP6_SEGMENTS, _DATAGRAMS = 1, 1, 4, 5
 
 
 def partial(packet: Packet) -> tuple[Packet, Offload]:
-    """The packet with the sum of its pseudo header in place of its checksum, as veth has it."""
+    """The packet with its pseudo header's sum in place of its checksum, as on a veth."""
     packet = packet.copy()
     transport = packet.payload.payload
     if IP in packet:
@@ -28,7 +28,7 @@ def partial(packet: Packet) -> tuple[Packet, Offload]:
 
 
 def segmented(packet: Packet, size: int) -> tuple[Packet, Offload]:
-    """A packet that is to be cut into segments, or datagrams, of so many bytes each."""
+    """A packet that will be cut into segments, or datagrams, of this many bytes."""
     packet, offload = partial(packet)
     payload = packet.payload.payload.payload
     kind = _TCP4_SEGMENTS if IP in packet else _TCP6_SEGMENTS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""filter.h: packets that are not for a Service pass early, and packets that are never do."""
+"""filter.h: packets to other destinations than Services pass early."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.bpf.harness.services import (
 
 @pytest.fixture(autouse=True)
 def filters(datapath: Datapath) -> None:
-    """Empty ones: other tests leave in them what they set."""
+    """Empty filters: other tests leave bits set."""
     for name in FILTERS:
         datapath.clear(name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lb_flow_filter: only what a flow may have is looked up, and that always is."""
+"""lb_flow_filter: a packet is looked up exactly if a flow's mark matches."""
 
 from array import array
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ LATER = 1 << 60
 
 @pytest.fixture(autouse=True)
 def filters(datapath: Datapath) -> Iterator[None]:
-    """Empty ones, before and after: other tests leave in them what they set."""
+    """Empty filters, before and after: other tests leave bits set."""
     for name in FILTERS:
         datapath.clear(name)
     yield
@@ -39,7 +39,7 @@ def marks(datapath: Datapath) -> "array[int]":
 
 
 def crowd(datapath: Datapath) -> None:
-    """So many marks that they are worth a pass, but for those that are there."""
+    """Mark every place except those in use, which makes a pass worthwhile."""
     table = datapath.maps["lb_flow_filter"]
     made = [(key, value) for key, value in table.items() if not any(value)]
     table.update_batch([(key, (1).to_bytes(4, byteorder)) for key, _ in made])
@@ -60,7 +60,7 @@ def test_a_packet_without_a_mark_is_not_looked_up(datapath: Datapath, kind: Kind
 
 
 def test_a_mark_is_where_the_agent_looks_for_it(datapath: Datapath, kind: Kind):
-    """Of all marks, those of flows alone are left."""
+    """A pass keeps exactly the marks of flows."""
     backend, index = remote_backend(datapath, kind)
     frontend = cluster_ip(datapath, kind, [index])
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fragment.h: later fragments are translated like the first one of their datagram."""
+"""fragment.h: later fragments are translated like the first fragment of their datagram."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def assert_become(
 
 
 def established(datapath: Datapath, kind: Kind, source: End, frontend: End, hook: str) -> None:
-    """A flow for TCP needs its SYN: it is never a fragment."""
+    """A TCP flow needs its SYN, which is never fragmented."""
     datapath.run(hook, kind.frame(source, frontend))
 
 
@@ -131,7 +131,7 @@ def test_a_pod_reaches_itself_in_fragments(datapath: Datapath, kind: Kind):
     assert_become(results, fragments(expected), Verdict.REDIRECT)
 
 
-# What fragments know of each other
+# How fragments find their datagram
 
 
 @pytest.mark.parametrize("program", ETHERNET)
@@ -208,7 +208,7 @@ def test_whole_packets_leave_nothing_for_fragments(datapath: Datapath, kind: Kin
     assert not list(datapath.maps["lb_fragments"].items())
 
 
-# What is not translated
+# Fragments that are not translated
 
 
 def test_only_the_first_fragment_is_refused(datapath: Datapath, udp: Kind):

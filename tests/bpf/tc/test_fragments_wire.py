@@ -56,7 +56,7 @@ pytestmark = pytest.mark.usefixtures("wired")
 
 @pytest.fixture(params=["as they are", "reassembled on the way"])
 def stack(request: pytest.FixtureRequest, node: Node) -> Iterator[None]:
-    """The node's stack; with connection tracking it puts datagrams together and apart again."""
+    """The node's stack; with connection tracking it reassembles and refragments datagrams."""
     if request.param == "as they are":
         yield
         return
@@ -94,7 +94,8 @@ def number_of(piece: Packet) -> int:
 
 
 def assert_pieces(received: list[Packet], whole: Packet) -> None:
-    """They are the fragments of this frame, whatever identification the stack chose."""
+    """Asserts that these are the fragments of the frame, whatever identification the stack
+    chose."""
     expected = fragments(whole, number=number_of(received[0]))
     for piece, wanted in zip(received, expected, strict=True):
         assert_same(piece, wanted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPv4 options and IPv6 extension headers in front of the transport header do not hide a packet."""
+"""IPv4 options and IPv6 extension headers before the transport header do not hide a packet."""
 
 import pytest
 from scapy.layers.inet import ICMP
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.parametrize(("kind", "name"), CASES, ids=lambda case: s
 
 @pytest.fixture(autouse=True)
 def filters(datapath: Datapath) -> None:
-    """Empty ones: what is ours must be found by its own bytes."""
+    """Empty filters, so that only the packet's own bytes can match."""
     for name in FILTERS:
         datapath.clear(name)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At the devices of the host: requests from outside, to backends here and elsewhere."""
+"""At the host's devices: requests from outside, to backends on this and on other nodes."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def arrive(datapath: Datapath, node: Node, packet):
     return datapath.run("lb_host_ingress", packet, ifindex=node.uplink.ifindex)
 
 
-# A backend on this node, whether its endpoint says so or only its route
+# A backend on this node, known by its flag or only by its route
 
 HERE = pytest.mark.parametrize("backend_here", [local_backend, unnamed_backend])
 
@@ -38,7 +38,7 @@ HERE = pytest.mark.parametrize("backend_here", [local_backend, unnamed_backend])
 def test_a_frame_for_another_node_is_left_alone(
     datapath: Datapath, node: Node, kind: Kind, backend_anywhere, is_known
 ):
-    """As a promiscuous device gets it."""
+    """Received by a device in promiscuous mode."""
     _, index = backend_anywhere(datapath, kind)
     request = kind.frame(client(kind), node_port(datapath, kind, [index]))
     if is_known:
@@ -216,7 +216,7 @@ def test_without_an_address_to_masquerade_with_it_is_dropped(
     assert not datapath.short()
 
 
-# What is not a frontend
+# Not a frontend
 
 
 def test_an_unknown_port_of_the_node_passes(datapath: Datapath, node: Node, kind: Kind):

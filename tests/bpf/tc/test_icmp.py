@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ICMP errors about packets that were translated reach whom they concern, who knows the packet."""
+"""ICMP errors about translated packets reach the packet's sender, in terms of what it sent."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,12 +46,12 @@ from tests.bpf.harness.services import (
 )
 
 ROUTER = {IPV4: "192.0.2.254", IPV6: "2001:db8:2::fe"}
-# After a redirect to a neighbour, the kernel fills them in.
+# After a redirect to a neighbour, the kernel sets them.
 FORWARDED, TURNED = (SENDER_MAC, NODE_MAC), (NODE_MAC, SENDER_MAC)
 CHECKSUMS = ("chksum", "cksum")
 # Version 2, and one object of four bytes of class 1.
 EXTENSION = bytes.fromhex("20008c8f000801014d504c53")
-# What a quoted packet may have that we do not read on from.
+# Quoted headers that the programs do not parse further.
 STRANGE: dict[Net, list[tuple[str, int | str]]] = {
     IPV4: [
         ("version", 5),
@@ -69,8 +69,8 @@ STRANGE: dict[Net, list[tuple[str, int | str]]] = {
 class Case(NamedTuple):
     """An error that arrives at a program, about `quoted`, which its receiver knows as `sent`.
 
-    source: what the error's own source becomes; "" where it stays. macs: of an error that leaves
-    straight from tc, and hops: how many routers that makes.
+    source: the new source of the error; "" if unchanged. macs: of an error that tc redirects, and
+    hops: the number of routers it passes.
     """
 
     program: str
@@ -94,7 +94,7 @@ def pods_request(datapath: Datapath, node: Node, kind: Kind) -> Case:
 
 
 def reply_to_pod(datapath: Datapath, node: Node, kind: Kind) -> Case:
-    """A backend's reply, which the pod does not want."""
+    """A backend's reply, rejected by the pod."""
     backend, index = remote_backend(datapath, kind)
     frontend = cluster_ip(datapath, kind, [index])
     datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend))
@@ -149,7 +149,7 @@ def reply_of_remote(datapath: Datapath, node: Node, kind: Kind) -> Case:
 
 
 def request_to_itself(datapath: Datapath, node: Node, kind: Kind) -> Case:
-    """A pod's request that came back to it, refused."""
+    """A pod's request to a Service that leads back to the pod itself, refused."""
     frontend = cluster_ip(datapath, kind, [local_backend(datapath, kind, kind.net.pod)[1]])
     sent = kind.frame(pod(kind), frontend)
     quoted = datapath.run("lb_pod_ingress", sent).packet
@@ -157,7 +157,7 @@ def request_to_itself(datapath: Datapath, node: Node, kind: Kind) -> Case:
 
 
 def reply_to_itself(datapath: Datapath, node: Node, kind: Kind) -> Case:
-    """A pod's reply to itself, refused."""
+    """The pod's reply to itself, refused."""
     itself, index = local_backend(datapath, kind, kind.net.pod)
     frontend = cluster_ip(datapath, kind, [index])
     request = datapath.run("lb_pod_ingress", kind.frame(pod(kind), frontend)).packet.payload
@@ -185,7 +185,7 @@ def name_of(make: Make) -> str:
 
 @pytest.fixture(params=CASES, ids=name_of)
 def case(request: pytest.FixtureRequest, datapath: Datapath, node: Node, kind: Kind) -> Case:
-    """Each way of an error, in each family, about each protocol."""
+    """Each path of an error, in each family, about each protocol."""
     node_addresses(datapath, node)
     make: Make = request.param
     return make(datapath, node, kind)
@@ -193,14 +193,15 @@ def case(request: pytest.FixtureRequest, datapath: Datapath, node: Node, kind: K
 
 @pytest.fixture(params=[pods_request, request_to_remote], ids=name_of)
 def some(request: pytest.FixtureRequest, datapath: Datapath, node: Node, kind: Kind) -> Case:
-    """One that goes on to the stack, and one that leaves straight from tc."""
+    """One path through the stack, and one redirected by tc."""
     node_addresses(datapath, node)
     make: Make = request.param
     return make(datapath, node, kind)
 
 
 def assert_translated(datapath: Datapath, case: Case, kind: Kind, **fields: object) -> None:
-    """Both an error of the packet's target and one of a router; nothing is remembered of them."""
+    """Asserts it for errors of the packet's target and of a router; neither leaves a flow
+    behind."""
     sent = changed(case.sent, hops=ttl_of(case.sent) - ttl_of(case.quoted))
     for source in (case.quoted.payload.dst, ROUTER[kind.net]):
         arriving = error(kind, source, case.quoted, **fields)  # type: ignore[arg-type]
@@ -236,7 +237,7 @@ def test_quotes_of_any_length_are_translated(datapath: Datapath, kind: Kind, cas
 
 
 def test_what_follows_the_quote_stays(datapath: Datapath, kind: Kind, case: Case):
-    """RFC 4884: the quote is filled up with zeros, and extensions follow."""
+    """RFC 4884: the quote is padded with zeros, and extensions follow."""
     sent = changed(case.sent, hops=ttl_of(case.sent) - ttl_of(case.quoted))
     source, words = case.quoted.payload.dst, 128 // (4 if kind.ip is IP else 8)
     arriving, expected = (
@@ -281,7 +282,7 @@ def without_csum(packet: Packet) -> Packet:
     return built(result)
 
 
-# What does not match in every respect
+# Errors that do not match in every respect
 
 
 def test_a_quote_that_is_cut_off_passes_untouched(datapath: Datapath, kind: Kind, some: Case):
@@ -308,7 +309,7 @@ def test_an_error_about_an_unknown_packet_passes_untouched(
 
 
 def test_an_error_about_half_a_flow_passes_untouched(datapath: Datapath, kind: Kind, some: Case):
-    """The other half may be another flow's by now."""
+    """By then, the other half may belong to another flow."""
     for key, entry in datapath.short().items():
         if entry.direction == Direction.LB_DIR_ORIGINAL:
             datapath.delete_entry(key)

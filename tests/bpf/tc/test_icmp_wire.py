@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ICMP errors through the programs at devices: they leave where whom they concern is."""
+"""ICMP errors through attached programs: they leave towards the sender of the quoted packet."""
 
 import socket
 from collections.abc import Iterator
@@ -41,12 +41,12 @@ ROUTER = {IPV4: "172.16.0.2", IPV6: "fd00:16::2"}
 
 
 def too_big(kind: Kind, source: str, quoted: Packet) -> Packet:
-    """A router says so."""
+    """A router's error about a packet that is too big."""
     return error(kind, source, quoted, what=TOO_BIG, mtu=NARROW)
 
 
 def one_hop_on(packet: Packet, macs: tuple[str, str]) -> Packet:
-    """The frame after one router, between these MACs."""
+    """The frame one router later, with these MACs."""
     result = packet.copy()
     result.src, result.dst = macs
     network = result.payload

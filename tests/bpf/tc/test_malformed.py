@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that are cut off, broken, or random, at every hook: whatever is not ours passes."""
+"""Truncated, broken and random frames at every hook: whatever is not Service traffic passes."""
 
 from typing import Any
 
@@ -32,9 +32,9 @@ SHARED = [HealthCheck.function_scoped_fixture]
 def seen_by(program: str, frame: bytes) -> bytes:
     """The frame as a program of its device sees it.
 
-    Where frames have no Ethernet header the network header comes first. A test-run takes the
-    protocol from bytes 12 and 13 nevertheless, where the source address is: it has to go there.
-    And it wants an Ethernet header's length more.
+    Without an Ethernet header the frame starts with the network header. A test-run nevertheless
+    takes the protocol from bytes 12 and 13, which hold the source address, so the protocol is put
+    there. It also requires an Ethernet header's length more.
     """
     if program.startswith("lb_l3"):
         return frame[LINK : LINK + 12] + frame[12:LINK] + frame[LINK + LINK :] + bytes(LINK)
@@ -53,7 +53,7 @@ def services(datapath: Datapath, node: Node) -> Datapath:
 
 
 def request(kind: Kind) -> Packet:
-    """A frame that opens a flow where it is whole."""
+    """A frame that opens a flow unless it is broken."""
     return kind.frame(End(kind.net.client, CLIENT_PORT), End(kind.net.cluster_ip, 80))
 
 
@@ -61,7 +61,7 @@ def request(kind: Kind) -> Packet:
 @pytest.mark.parametrize("packet", NOT_OURS.values(), ids=NOT_OURS)
 def test_what_is_not_ours_passes_untouched(services: Datapath, program: str, packet: Packet):
     if packet is NOT_OURS["mapped source"] and "l3" in program:
-        return  # the trick of seen_by() needs the source address
+        return  # seen_by() needs the bytes of the source address
     assert_untouched(services, program, Ether(seen_by(program, bytes(packet))))
 
 
@@ -77,7 +77,7 @@ def test_a_frame_that_is_cut_off_passes_untouched(services: Datapath, program: s
 
 
 def assert_harmless(datapath: Datapath, program: str, frame: bytes) -> None:
-    """It passes, leaves or is dropped; if it passes unchanged, nothing is remembered of it."""
+    """It passes, leaves or is dropped; if it passes unchanged, no flow is created."""
     before, drops = entries(datapath), sum(datapath.drops().values())
     result = datapath.run(program, frame)
     after = entries(datapath)
@@ -90,7 +90,7 @@ def assert_harmless(datapath: Datapath, program: str, frame: bytes) -> None:
 
 
 def entries(datapath: Datapath) -> int:
-    """How many flows are known."""
+    """The number of known flows."""
     names = ("lb_conntrack", "lb_ct_short", "lb_ct_udp", "lb_sockets")
     counts = [sum(1 for _ in datapath.maps[name].items()) for name in names]
     assert counts[1] <= SIZES.ct_short

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets as virtual devices hand them over: checksums and segments left to the device that sends,
-headers outside the linear part, datagrams that come as one packet.
-"""
+"""Packets as virtual devices pass them on: checksums and segmentation left to the sender, headers
+outside the linear part, datagrams aggregated into one packet."""
 
 import os
 import socket
@@ -52,7 +51,7 @@ pytestmark = pytest.mark.usefixtures("wired")
 SIZES = [1, 11, 12, 700]
 COUNT = 3
 TRIES = 100
-# GRO holds packets for so many nanoseconds, but never past a tick of the kernel's clock.
+# GRO holds packets for this many nanoseconds, but never past a tick of the kernel's clock.
 HELD = "20000000"
 ALL = 3
 
@@ -126,13 +125,13 @@ def test_a_packet_whose_headers_are_outside_the_linear_part_is_refused(
     assert bytes(request.payload)[:28] in bytes(error)
 
 
-# Datagrams that come as one packet, whether their sender or GRO has made it. GRO makes lists where
-# rx-gro-list is on. Nothing of the second datagram may be pulled into the first; with less than 12
-# bytes they are shorter than TCP's header alone.
+# Datagrams aggregated into one packet, by their sender (GSO) or by GRO, which makes lists where
+# rx-gro-list is on. No byte of the second datagram may be pulled into the first; datagrams of less
+# than 12 bytes are shorter than a TCP header alone.
 
 
 def datagrams(udp: Kind, source: End, target: End, size: int) -> list[Packet]:
-    """So many in a row."""
+    """A row of datagrams."""
     text = filler(COUNT * size)
     found = []
     for number in range(COUNT):
@@ -197,7 +196,7 @@ def test_as_the_sender_made_it_from_a_pod_and_back(
 
 @pytest.fixture
 def grouping(programs: Loaded, node: Node, tmp_path: Path) -> Iterator[Tap]:
-    """An uplink whose datagrams GRO puts into lists."""
+    """An uplink whose datagrams GRO collects into lists."""
     tap = Tap("grouping", has_gro=True)
     subprocess.run(["ip", "link", "set", tap.name, "address", NODE_MAC, "up"], check=True)
     ethtool = Ethtool()
@@ -223,7 +222,7 @@ def grouping(programs: Loaded, node: Node, tmp_path: Path) -> Iterator[Tap]:
 
 
 class Listener:
-    """Sees what comes in by a device as GRO hands it on."""
+    """Sees what a device receives, after GRO."""
 
     def __init__(self, tap: Tap) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL))
@@ -258,7 +257,7 @@ def test_as_gro_made_a_list_of_them(
             for frame in frames:
                 grouping.send(frame)
             for packet, frame in zip(received(node.pod), frames, strict=True):
-                # The kernel counts hops of the first one only.
+                # The kernel decrements the TTL of the first one only.
                 hops = ttl_of(frame) - ttl_of(packet)
                 arrived = changed(frame, target=backend, hops=hops, macs=(NODE_MAC, POD_MAC))
                 assert_same(packet, arrived)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parse.h: from bytes to a tuple, or a packet that passes untouched."""
+"""parse.h: from bytes to a tuple, or a packet that passes unchanged."""
 
 import ctypes
 
@@ -44,7 +44,7 @@ class Parser:
         self._wrapper = wrapper
 
     def __call__(self, packet: Packet | bytes) -> Parsed | None:
-        """What it makes of a frame, or None when it is not ours."""
+        """The parsed frame, or None when the programs ignore it."""
         program = self._wrapper.programs["lb_pod_ingress"]
         run = prog_test_run(program, bytes(packet))
         assert run.retval in (NEXT, PASS)
@@ -74,7 +74,7 @@ def with_transport(kind: Kind, transport: Packet) -> Packet:
     return built(kind.packet(kind.net.client, kind.net.pod) / transport)
 
 
-# Ours
+# Parsed
 
 
 def test_a_packet_is_known_by_its_tuple(parse: Parser, kind: Kind):
@@ -137,7 +137,7 @@ def test_the_dont_fragment_bit_does_not_make_a_fragment(parse: Parser):
     assert parse(packet) is not None
 
 
-# Not ours
+# Ignored
 
 
 @pytest.mark.parametrize("packet", NOT_OURS.values(), ids=NOT_OURS)
@@ -147,7 +147,8 @@ def test_what_is_not_ours_is_left_alone(parse: Parser, packet: Packet):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_frame_that_ends_inside_its_headers_is_left_alone(parse: Parser, kind: Kind):
-    # The kernel refuses to test-run frames without a whole network header: see test_malformed.py.
+    # The kernel refuses to test-run frames without a complete network header: see
+    # test_malformed.py.
     whole = bytes(frame(kind, payload=b""))
     network = 20 if kind.net.family is Family.IPV4 else 40
     for length in range(LINK + network, len(whole)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At a pod's device: what it sends to our addresses, and what comes back to it."""
+"""At a pod's device: its packets to Service addresses, and the replies to it."""
 
 from ebpflb.dataplane.layout.enums import AddrFlag, CtFlag, Direction, DropReason, Hook
 from ebpflb.dataplane.layout.structs import LbAddr, LbTraffic

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rewrite.h and csum.h: a checksum updated step by step equals one computed from scratch."""
+"""rewrite.h and csum.h: an incrementally updated checksum equals a recomputed one."""
 
 from ipaddress import IPv4Address, IPv6Address
 
@@ -21,11 +21,11 @@ from tests.bpf.harness.packets import (
 from tests.bpf.harness.services import cluster_ip, local_backend, node_addresses
 
 PORTS = st.integers(min_value=1, max_value=65535)
-# Neither loopback nor multicast: such a source is left to the stack.
+# Neither loopback nor multicast: packets from such a source are left to the stack.
 IPV4 = st.integers(min_value=1, max_value=(224 << 24) - 1).map(IPv4Address).map(str)
 IPV4 = IPV4.filter(lambda address: not address.startswith("127."))
 IPV6 = st.integers(min_value=2**96, max_value=(0xFF << 120) - 1).map(IPv6Address).map(str)
-# Even lengths and odd ones, and what makes sums of zero.
+# Even and odd lengths, and values that make sums of zero.
 PAYLOADS = st.one_of(st.binary(max_size=60), st.sampled_from([b"", b"\0", b"\xff" * 7, bytes(9)]))
 MANY = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCTP at tc: its checksum covers the whole packet, its associations begin with INIT."""
+"""SCTP at tc: its checksum covers the whole packet, and its associations begin with INIT."""
 
 import struct
 
@@ -60,7 +60,7 @@ def chunk(kind: Kind, source: End, target: End, content: Packet) -> Packet:
 
 
 def unknown(length: int) -> bytes:
-    """What scapy takes for no chunk it knows, and so writes as it read it."""
+    """A chunk type that scapy does not know, which it therefore leaves unchanged."""
     return (b"\xfe" + filler(length))[:length]
 
 
@@ -278,7 +278,7 @@ def test_an_error_quotes_what_the_sender_sent(datapath: Datapath, sctp: Kind, tr
 
 
 def fragment(packet: Packet) -> bytes:
-    """The packet as the first one of its fragments, of IPv4."""
+    """The packet as the first fragment of an IPv4 datagram."""
     changed_packet = packet.copy()
     changed_packet.payload.flags = "MF"
     del changed_packet.payload.chksum

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masqueraded packets that the stack routes: what they are between the two hooks, and after."""
+"""Masqueraded packets that the stack routes: their state between the two hooks, and afterwards."""
 
 import pytest
 from scapy.layers.inet import IP

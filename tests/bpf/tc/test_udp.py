@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is special about UDP: no handshake, so time ends a flow; checksums of zero; host sockets."""
+"""UDP specifics: no handshake, so time ends a flow; zero checksums; host sockets."""
 
 import socket
 import time
@@ -65,7 +65,7 @@ def test_a_checksum_that_becomes_zero_is_written_as_all_ones(datapath: Datapath,
 
 
 def age(datapath: Datapath, source: End, target: End, kind: Kind, seconds: float) -> None:
-    """Let the last packet of an entry have been so long ago."""
+    """Make the last packet of an entry that much older."""
     key = flow_tuple(source, target, kind.proto)
     now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     datapath.write_entry(key, last_seen=max(0, now - int(seconds * SECOND)))
@@ -90,7 +90,7 @@ class Talk:
         return str(self.datapath.run("lb_pod_egress", packet).packet.payload.src)
 
     def began(self, seconds: float) -> None:
-        """Let the flow have begun so long ago."""
+        """Make the flow begin that much earlier."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         for ends in ((pod(self.kind), self.frontend), (self.backend, pod(self.kind))):
             key = flow_tuple(*ends, self.kind.proto)
@@ -296,7 +296,7 @@ def test_more_flows_than_fit_all_go_on(datapath: Datapath, udp: Kind):
 
 @pytest.fixture
 def peer_socket(udp: Kind):
-    """A socket of the host on the NodePort's number."""
+    """A socket of the host bound to the NodePort's port number."""
     family = socket.AF_INET if udp.net.family is Family.IPV4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_DGRAM) as made:
         made.bind((udp.net.node, NODE_PORT))

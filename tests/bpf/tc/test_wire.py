@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs attached to devices: what a test-run cannot show. Frames go in, frames come out."""
+"""The programs attached to devices, frames in, frames out: what a test-run cannot show."""
 
 import socket
 import struct
@@ -86,7 +86,7 @@ def test_an_unknown_neighbour_is_asked_for(datapath: Datapath, node: Node, kind:
 
 
 def answer_neighbour_request(tap: Tap) -> None:
-    """Say that whoever is asked for has OVERLAY_MAC."""
+    """Answer neighbour discovery for any address with OVERLAY_MAC."""
     asked = tap.await_frame(lambda packet: ARP in packet or ICMPv6ND_NS in packet)
     if ARP in asked:
         question = asked[ARP]
@@ -227,7 +227,7 @@ def host_socket(kind: Kind) -> socket.socket:
     family = socket.AF_INET if kind.net.family is Family.IPV4 else socket.AF_INET6
     type_ = socket.SOCK_STREAM if kind.proto is Protocol.TCP else socket.SOCK_DGRAM
     made = socket.socket(family, type_)
-    # Closing resets: what is sent again later would be in the way of other tests.
+    # Close with a RST: a later retransmission would disturb other tests.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     made.bind((kind.net.node, 0))
     made.settimeout(60)
@@ -270,7 +270,7 @@ def test_the_host_is_refused(datapath: Datapath, node: Node, kind: Kind):
 
 
 def ask(client: socket.socket, frontend: End) -> bytes:
-    """A question and its answer."""
+    """A request and its reply."""
     client.connect(frontend)
     client.send(b"question")
     return client.recv(100)
@@ -292,7 +292,7 @@ def test_what_is_forwarded_for_others_is_not_the_hosts_own(
     assert_same(node.uplink.receive(), changed(packet, hops=1, macs=macs))
 
 
-# What a test-run refuses
+# Frames that a test-run refuses
 
 
 def test_the_first_bytes_of_a_frame_alone_do_no_harm(datapath: Datapath, node: Node, kind: Kind):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lb_xdp: what it sends, and what it leaves to tc."""
+"""lb_xdp: packets that it sends, and packets that it leaves to tc."""

@@ -11,7 +11,8 @@ from tests.bpf.harness.services import node_addresses
 
 @pytest.fixture
 def uplinks(one_cpu: None, datapath: Datapath, node: Node) -> None:
-    """The node's addresses, and two devices with XDP. One CPU, each of which asks neighbours."""
+    """The node's addresses, and two devices with XDP. One CPU, because each CPU probes
+    neighbours."""
     write_uplinks(datapath, node)
 
 

@@ -11,7 +11,7 @@ TIMES = slice(40, 56)
 
 
 def snapshot(datapath: Datapath) -> Snapshot:
-    """Every map, but for times and what counts packets at XDP."""
+    """Every map, except times and XDP's packet counters."""
     found = datapath.snapshot()
     del found["lb_count_xdp"], found["lb_histograms"]
     for name in FLOW_TABLES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New flows that XDP passes to tc: they get the backend that was chosen for them at XDP."""
+"""New flows that XDP passes to tc keep the backend that XDP chose."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -19,7 +19,7 @@ FLOWS = 60
 
 
 class Uplink:
-    """A NodePort with a backend here and one elsewhere, and its clients' packets."""
+    """A NodePort with a local and a remote backend, and its clients' packets."""
 
     def __init__(self, datapath: Datapath, node: Node, kind: Kind) -> None:
         self._datapath, self._kind = datapath, kind
@@ -29,7 +29,7 @@ class Uplink:
         self._frontend = node_port(datapath, kind, [here, elsewhere])
 
     def chosen(self) -> Iterator[tuple[bool, End]]:
-        """Of new flows: whether XDP passed them on, and to which backend they went."""
+        """For new flows: whether XDP passed them to tc, and their backend."""
         for port in range(2000, 2000 + FLOWS):
             frame = bytes(self._kind.frame(client(self._kind, port), self._frontend))
             action, sent = self._datapath.run_xdp(frame, ifindex=self._ifindex)
@@ -63,7 +63,7 @@ def test_a_flow_takes_one_turn(datapath: Datapath, uplink: Uplink):
 def test_a_choice_that_is_no_longer_possible_is_made_again(
     datapath: Datapath, node: Node, kind: Kind
 ):
-    """The pod here has gone between the two hooks."""
+    """The local pod is deleted between the two hooks."""
     _, here = local_backend(datapath, kind)
     frontend = node_port(datapath, kind, [here])
     frame = bytes(kind.frame(client(kind), frontend))

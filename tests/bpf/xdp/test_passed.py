@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What XDP leaves to tc: it is counted with its reason, and nothing else has changed."""
+"""Packets that XDP leaves to tc: counted with the reason, and nothing else has changed."""
 
 from ipaddress import ip_address
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("uplinks")
 
 
 def to_remote(datapath: Datapath, kind: Kind, payload: bytes = b"", address: str = "") -> Packet:
-    """A request whose backend is elsewhere."""
+    """A request to a remote backend."""
     _, index = remote_backend(datapath, kind, address)
     return kind.frame(client(kind), node_port(datapath, kind, [index]), payload=payload)
 
@@ -134,7 +134,7 @@ def test_a_checksum_that_is_left_to_a_device(datapath: Datapath, node: Node, kin
 
 
 def pseudo_sum(packet: Packet) -> int:
-    """What the kernel leaves in a packet with CHECKSUM_PARTIAL."""
+    """The checksum field of a packet with CHECKSUM_PARTIAL."""
     network = packet.payload
     transport = bytes(network.payload)
     addresses = inet_pton(network.src), inet_pton(network.dst)

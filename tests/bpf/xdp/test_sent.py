@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves from XDP: the same packets as from tc, with the same entries and counters."""
+"""XDP and tc send the same packets and leave the same entries and counters."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +39,8 @@ def of_external_ip(datapath: Datapath, kind: Kind, backends: list[int]) -> End:
 
 
 def session(kind: Kind, frontend: End, backend: End) -> list[bytes]:
-    """A whole connection: frames of the client and of the backend, the least TTL among them."""
+    """A complete connection: frames of the client and of the backend, and the lowest TTL among
+    them."""
     request = (client(kind), frontend)
     reply = (backend, End(kind.net.overlay, PORT))
     steps = [(request, "S"), (reply, "SA"), (request, "A"), (request, "PA"), (reply, "PA")]
@@ -49,7 +50,7 @@ def session(kind: Kind, frontend: End, backend: End) -> list[bytes]:
 
 
 class Path:
-    """Sends each frame through tc or XDP, as a list of yes and no repeats."""
+    """Sends each frame through tc or XDP, following a repeated list of choices."""
 
     def __init__(self, datapath: Datapath, node: Node, at_xdp: Sequence[bool]) -> None:
         self._datapath, self._node, self._at_xdp = datapath, node, at_xdp
@@ -125,7 +126,7 @@ def test_what_leaves_by_the_device_it_came_in_by_needs_no_other(
 
 
 def test_a_device_whose_place_another_one_has(datapath: Datapath, node: Node, kind: Kind):
-    """Its MAC address and flags are then in lb_devices only."""
+    """Then only lb_devices has its MAC address and flags."""
     _, index = remote_backend(datapath, kind)
     request = kind.frame(client(kind), node_port(datapath, kind, [index]))
     datapath.clear("lb_uplinks")
