@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real traffic in the lab. Assertions in the modules that tests share explain themselves, too."""
+"""Real traffic in the lab. pytest also explains the assertions of the modules that tests share."""
 
 import pytest
 

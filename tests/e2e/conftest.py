@@ -10,14 +10,14 @@ from tests.e2e.harness.cluster import Cluster, address_of, built, lab_name, star
 from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.mode import present_mode
 
-# A family alone differs in nothing that depends on how pods are reached.
+# A single family behaves the same on every kind of pod network.
 ALONE = [(Cni.PTP, Stack.IPV4), (Cni.VXLAN, Stack.IPV6)]
 NETWORKS = [*((cni, Stack.DUAL) for cni in Cni), *ALONE]
 WITH_IPV4 = [network for network in NETWORKS if network[1] is not Stack.IPV6]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not asked in the present mode."""
+    """Deselect tests that do not apply in the current mode."""
     mode = present_mode()
     other = [
         item
@@ -38,7 +38,7 @@ def network_id(network: tuple[Cni, Stack]) -> str:
 def network(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Two nodes with three pods each, and agents, on the kinds of network in turn."""
+    """Two nodes with three pods each, and agents, on each kind of network in turn."""
     cni, family = request.param
     with (
         built(LabConfig(lab_name(), cni=cni, family=family)) as lab,
@@ -59,9 +59,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared one, without the Services of another test."""
+    """The shared lab, without the Services of other tests."""
     yield shared
-    assert all(agent.is_running() for agent in shared.agents.values()), "an agent has ended"
+    assert all(agent.is_running() for agent in shared.agents.values()), "an agent has exited"
     shared.clear()
     wait_in_force(shared.nodes)
 
@@ -81,7 +81,7 @@ def lab(cluster: Cluster) -> Lab:
 
 @pytest.fixture
 def client(lab: Lab) -> Iterator[Member]:
-    """The client outside, with routes to the ClusterIPs by node1."""
+    """The external client, with routes to the ClusterIPs by node1."""
     for ranges in lab.layout.ranges:
         via = address_of(lab.node("node1"), ranges.version)
         lab.client.exec(["ip", "route", "add", str(ranges.services()), "via", via])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the agents of a lab work where a test does not say: as the environment says.
+"""The mode of a lab's agents where a test does not choose: taken from the environment.
 
-EBPFLB_DSR=all EBPFLB_XDP=native make test ARGS=tests/e2e/rules asks those tests in that mode.
+EBPFLB_DSR=all EBPFLB_XDP=native make test ARGS=tests/e2e/rules runs those tests in that mode.
 """
 
 import os
@@ -28,22 +28,22 @@ class Mode(NamedTuple):
 
     @property
     def has_dsr(self) -> bool:
-        """Pods on other nodes see clients outside at external frontends."""
+        """Pods on other nodes see the addresses of external clients at external frontends."""
         return Dsr(self.dsr) is Dsr.ALL
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What gives agents this mode."""
+        """The environment that gives agents this mode."""
         return {variable(name): value for name, value in self._asdict().items()}
 
 
 def chosen_mode() -> Mode | None:
-    """The one that the environment asks for, if it does."""
+    """The mode that the environment asks for, if any."""
     given = {name: os.environ.get(variable(name)) for name in Mode._fields}
     chosen = {name: value for name, value in given.items() if value}
     return Mode(**chosen) if chosen else None
 
 
 def present_mode() -> Mode:
-    """The one that agents without options have."""
+    """The mode of agents without options."""
     return chosen_mode() or Mode()

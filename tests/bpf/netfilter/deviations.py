@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 class Deviation(NamedTuple):
-    """is_last: what follows cannot be compared."""
+    """is_last: the rest of the script cannot be compared."""
 
     name: str
     applies: Callable[[Case], bool]

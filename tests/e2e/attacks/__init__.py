@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attackers try, and what it costs others: docs/threat-model.md says it in a table."""
+"""Attacks, and their effect on other clients; docs/threat-model.md has the table."""

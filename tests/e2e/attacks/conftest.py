@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real clients beside the attackers of a module, with connections that are held throughout."""
+"""Regular clients next to the attackers of a module, with connections that stay open throughout."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.e2e.harness.cluster import Cluster
 
 @pytest.fixture(scope="module")
 def spec(shared: Cluster) -> Iterator[ServiceSpec]:
-    """A Service with pods here and elsewhere."""
+    """A Service with pods on both nodes."""
     spec = shared.serve(shared.new("LoadBalancer"), shared.lab.pods)
     yield spec
     shared.remove(spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IP packets that nobody's stack would send: any source, any number, any length."""
+"""IP packets that no network stack would send: any source, any sequence number, any length."""
 
 import socket
 import struct
@@ -19,7 +19,7 @@ _FRAGMENT_HEADER = 44
 
 
 def strangers(version: int) -> Iterator[Place]:
-    """Ends at addresses that nobody has."""
+    """Addresses and ports of hosts that do not exist."""
     for number in range(1 << 16):
         host = f"{number >> 8}.{number & 0xFF}" if version == 4 else f"{number:x}"
         yield f"198.18.{host}" if version == 4 else f"2001:db8:bad::{host}", 1024 + number % 60_000
@@ -44,7 +44,7 @@ def udp(source: Place, target: Place, text: bytes = b"stray") -> bytes:
 
 
 def error(kind: dict[int, tuple[int, int]], source: str, target: str, quoted: bytes) -> bytes:
-    """An ICMP error about a packet, which says that the smallest MTU is too large."""
+    """An ICMP error about a packet, which claims an MTU below the minimum."""
     version = 6 if ":" in source else 4
     head = struct.pack("!BBHI", *kind[version], 0, SMALLEST_MTU[version])
     ends = (source, 0), (target, 0)
@@ -52,7 +52,7 @@ def error(kind: dict[int, tuple[int, int]], source: str, target: str, quoted: by
 
 
 def fragment(source: str, target: str, number: int, offset: int, body: bytes) -> bytes:
-    """One of a datagram, not the last. offset: in bytes."""
+    """One fragment of a datagram, not the last. offset: in bytes."""
     if ":" in source:
         head = struct.pack("!BBHI", socket.IPPROTO_UDP, 0, offset | 1, number)
         return ip(source, target, _FRAGMENT_HEADER, head + body)
@@ -77,7 +77,7 @@ def _packed(address: str) -> bytes:
 def _summed(
     source: Place, target: Place, protocol: int, body: bytes, *, at: int, pseudo: bool = True
 ) -> bytes:
-    """Whole, with the checksum of the transport layer at this place."""
+    """The complete packet, with the transport layer's checksum at this offset."""
     ends = _packed(source[0]) + _packed(target[0])
     covered = (ends + struct.pack("!II", len(body), protocol) if pseudo else b"") + body
     found = struct.pack("!H", checksum(covered + bytes(len(covered) % 2)))

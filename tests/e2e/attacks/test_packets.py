@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floods and forged packets: afterwards every real client is there, and nothing else is."""
+"""Floods and forged packets: afterwards every regular client is served, and no state is left."""
 
 import itertools
 import struct
@@ -39,14 +39,14 @@ def lab(shared: Cluster) -> Iterator[Lab]:
 
 @pytest.fixture(params=["LAN", "Internet"])
 def network(request: pytest.FixtureRequest, lab: Lab) -> Attacker:
-    """Who may forge packets: a host of the nodes' network, or one behind a router."""
+    """The forger's network: the nodes' own, or one behind a router."""
     member = lab.underlay if request.param == "LAN" else lab.client
     return Attacker(request.param, member, BUDGET)
 
 
 @pytest.fixture
 def sources(network: Attacker, lab: Lab) -> Callable[[int], Iterable[Place]]:
-    """In whose name. On the LAN also in that of another node, of its pods, and of the client."""
+    """Forged sources. On the LAN they include another node, its pods, and the client."""
     if network.name == "Internet":
         return forged.strangers
     members = lab.node("node2"), lab.pod("pod-2-1"), lab.client
@@ -62,7 +62,7 @@ def frontends(lab: Lab, spec: ServiceSpec, version: int) -> list[Place]:
     return [(node, spec.node_port), (lab.ingress_ip(spec.number, version), spec.port)]
 
 
-# What they send: to these frontends, in the name of these ends
+# Packet generators: targets, forged sources, and the regular clients
 
 
 def syns(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packets:
@@ -71,7 +71,7 @@ def syns(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packe
 
 
 def syns_and_made_up_acks(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packets:
-    """After the endpoint has had time to answer."""
+    """The ACKs follow after the endpoint had time to answer."""
     pairs = list(itertools.islice(zip(itertools.cycle(targets), sources, strict=False), 400))
     for target, source in pairs:
         yield target[0], forged.tcp(source, target, SYN, MADE_UP)
@@ -85,9 +85,8 @@ def datagrams(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> 
 
 
 def ends_of_others(targets: list[Place], _: Iterable[Place], others: Bystanders) -> Packets:
-    """Resets and FINs in the name of clients, and of pods to the node, with numbers all over, but
-    far from those that are right.
-    """
+    """RSTs and FINs in the name of clients, and of pods to the node, with sequence numbers from all
+    over the range, but far from the right ones."""
     node, addresses = targets[0][0], {address for address, _ in targets}
     for each in others.from_outside():
         if each.ends[1][0] not in addresses:
@@ -105,7 +104,7 @@ def ends_of_others(targets: list[Place], _: Iterable[Place], others: Bystanders)
 def errors_about_others(
     targets: list[Place], sources: Iterable[Place], others: Bystanders
 ) -> Packets:
-    """As if routers could not pass on what clients are answered."""
+    """As if routers could not forward the replies to clients."""
     numbers = Random(2)
     addresses = {address for address, _ in targets}
     known = [each.ends for each in others.from_outside() if each.ends[1][0] in addresses]
@@ -117,7 +116,7 @@ def errors_about_others(
 
 
 def fragments(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packets:
-    """First ones that nothing follows, and later ones that follow nothing."""
+    """First fragments without a rest, and later fragments without a first one."""
     for number, (source, port) in enumerate(sources):
         target = targets[number % len(targets)]
         head = struct.pack("!HHHH", port, target[1], 3000, 0)
@@ -126,7 +125,7 @@ def fragments(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> 
 
 
 def stumps(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packets:
-    """Cut short anywhere in the transport header, or whole with a length in it that is wrong."""
+    """Truncated anywhere in the transport header, or complete with a wrong length field."""
     for number, source in enumerate(sources):
         target = targets[number % len(targets)]
         length, is_tcp = number // 4 % 24, bool(number & 2)
@@ -141,7 +140,7 @@ def stumps(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Pac
 
 
 def scan(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packets:
-    """Of ports, by SYNs and by datagrams."""
+    """A port scan by SYNs and by datagrams."""
     for number, source in enumerate(sources):
         target = targets[number % len(targets)][0], 1 + number // 4
         is_tcp = bool(number & 2)
@@ -152,14 +151,14 @@ def scan(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> Packe
 
 
 ATTACKS: Mapping[str, Attack] = {
-    "a flood of SYNs": syns,
+    "SYN flood": syns,
     "SYNs and made-up ACKs": syns_and_made_up_acks,
-    "a flood of datagrams": datagrams,
+    "UDP flood": datagrams,
     "forged resets and FINs": ends_of_others,
     "forged ICMP errors": errors_about_others,
-    "a flood of fragments": fragments,
-    "packets cut short": stumps,
-    "a scan of ports": scan,
+    "fragment flood": fragments,
+    "truncated packets": stumps,
+    "port scan": scan,
 }
 
 
@@ -182,7 +181,7 @@ def test_floods_and_forged_packets_cost_nobody_else_anything(
             assert echoed(made, LONG) == LONG
 
 
-# A pod without rights
+# An unprivileged pod
 
 
 @pytest.mark.parametrize("protocol", ["SOCK_STREAM", "SOCK_DGRAM"])

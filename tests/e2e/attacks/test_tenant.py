@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tenant beside others: whatever its Services and EndpointSlices say, others keep what they have,
-and when they are gone, so is all that the agents kept of them.
-"""
+"""A tenant among others: whatever its Services and EndpointSlices say, other Services keep working,
+and once its objects are deleted, the agents have released everything that they held for them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -28,7 +27,8 @@ Turns = Iterator[Objects]
 
 
 def made(lab: Lab, number: int, name: str = "", **fields: Any) -> Objects:
-    """A Service of the tenant, younger than any other, and its slices, in front of its pod."""
+    """A Service of the tenant, newer than any other Service, and its slices with the tenant's
+    pod."""
     spec = ServiceSpec(name or f"own-{number}", number, spec=fields)
     objects = lab.service(spec, [lab.pod("pod-2-2")])
     for each in objects:
@@ -52,7 +52,7 @@ def many_services(lab: Lab, _: ServiceSpec) -> Turns:
 
 
 def addresses_of_others(lab: Lab, spec: ServiceSpec) -> Turns:
-    """As external IPs: of the others' Service, of nodes and pods."""
+    """As external IPs: those of the others' Service, of nodes and of pods."""
     versions = lab.config.family.versions
     wanted = [lab.cluster_ip(spec.number, version) for version in versions]
     wanted += [lab.ingress_ip(spec.number, version) for version in versions]
@@ -69,7 +69,7 @@ def addresses_of_others(lab: Lab, spec: ServiceSpec) -> Turns:
 
 
 def endpoints_of_others(lab: Lab, spec: ServiceSpec) -> Turns:
-    """Others' pods, on a node where they are not; nodes; others' frontends; the LAN."""
+    """Pods of others, on the wrong node; nodes; frontends of others; the LAN."""
     addresses = {
         f"IPv{version}": [
             *(address_of(pod, version) for pod in lab.pods),
@@ -90,7 +90,7 @@ def endpoints_of_others(lab: Lab, spec: ServiceSpec) -> Turns:
 
 
 def odd_names(lab: Lab, _: ServiceSpec) -> Turns:
-    """As long as they may be, like those of others, and annotations that are none."""
+    """Names of the maximum length, names like those of others, and invalid annotations."""
     turn = made(lab, FIRST, "a" * 63) + made(lab, FIRST + 1, "service-100")
     for each in turn:
         each["metadata"]["annotations"] = {
@@ -103,7 +103,7 @@ def odd_names(lab: Lab, _: ServiceSpec) -> Turns:
 
 
 def endpoints_that_come_and_go(lab: Lab, _: ServiceSpec) -> Turns:
-    """Many at once, time and again."""
+    """Many at once, again and again."""
     for turn in range(TURNS):
         service, *slices = made(lab, FIRST)
         for each in slices:
@@ -139,7 +139,7 @@ def is_served(lab: Lab, number: int) -> bool:
 
 
 def sizes(cluster: Cluster) -> list[int]:
-    """Entries of the maps of Services on each node."""
+    """Entries of the Service maps on each node."""
     return [
         sum(chunk.size for chunk in pinned_maps(node)[name].chunks())
         for node in cluster.nodes
@@ -148,7 +148,7 @@ def sizes(cluster: Cluster) -> list[int]:
 
 
 def grown(before: list[int], now: list[int]) -> list[int]:
-    """By how much. Addresses of earlier Services may go meanwhile."""
+    """The growth of each map. Addresses of earlier Services may be removed meanwhile."""
     return [new - old for old, new in zip(before, now, strict=True) if new > old]
 
 

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything comes, changes and goes, again and again; what an agent holds levels off."""
+"""Objects and devices are created, changed and deleted in rounds; an agent's footprint levels
+off."""

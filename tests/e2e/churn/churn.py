@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of churn on a lab with agents: everything comes, changes and goes, and all of it is gone.
+"""Rounds of churn on a lab with agents: objects and devices are created, changed and all deleted.
 
-Meanwhile there is traffic to a Service that stays, with DSR in every other round, without a
-connection that fails.
+Meanwhile a permanent Service has traffic, with DSR in every other round, and no connection fails.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.waiting import wait_until
 
 STEPS = 60
-# Flows end soon, so that what waits for them does, too.
+# Short timeouts, so that whatever waits for flows to end finishes soon.
 _OPTIONS = (
     "--dsr=annotated",
     "--conntrack-udp-timeout=2s",
@@ -34,23 +33,23 @@ _OPTIONS = (
 _MOST_SERVICES, _MOST_NODES = 24, 8
 # Seconds. Many Services may make maps grow more than once, which loads programs each time.
 _GROWN_AFTER = 300.0
-# So often everything must be in force in between.
+# Every this many steps, everything must be in force.
 _STEPS_TO_WAIT = 20
-# The agent looks at flows every 5 s, and at pins; after a grace period it frees what was replaced.
+# The agent looks at flows and at pins every 5 s, and frees replaced objects after a grace period.
 _PATIENCE = 90.0
-# What one step may say in the log, in bytes.
+# Bytes that one step may log.
 _MOST_SAID = 2_000
 
 
 class Checkpoint(NamedTuple):
-    """After a round, by node, and how much the agents have said in it, in bytes."""
+    """The footprint of each node after a round, and the bytes that its agent logged during it."""
 
     held: dict[str, Footprint]
     said: dict[str, int]
 
 
 class Churn:
-    """A lab on which rounds are played. checkpoints: after each round so far."""
+    """A lab on which rounds are played. checkpoints: one after each round so far."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -62,7 +61,7 @@ class Churn:
         ]
         begin = {node.name: footprint(node) for node in cluster.nodes}
         self._have_room()
-        # Maps that were replaced by larger ones stay open until Python collects them.
+        # Maps replaced by larger ones stay open until Python collects them.
         self._begin = {
             node.name: {**begin[node.name], OPEN_MAPS: footprint(node)[OPEN_MAPS]}
             for node in cluster.nodes
@@ -80,7 +79,7 @@ class Churn:
         return spec
 
     def _have_room(self) -> None:
-        """Have maps that are large enough for whatever is drawn; nothing of it stays."""
+        """Grow the maps enough for anything that may be drawn, then delete it all again."""
         chance = Random(0)
         for number in range(_MOST_SERVICES):
             self._write(f"churn-{number}.yaml", draw_service(self._lab, chance, number))
@@ -89,9 +88,9 @@ class Churn:
         wait_in_force(self.cluster.nodes)
 
     def play(self, seed: int, steps: int = STEPS) -> Checkpoint:
-        """One round; AssertionError for what does not hold, at its end also for what has grown.
+        """Play one round; AssertionError for a failed connection, and for growth at the end.
 
-        No node may hold more than before the first round, and than after the second in memory.
+        No node may hold more than before the first round; of memory, than after the second one.
         """
         chance = Random(seed)
         before = self._said()
@@ -111,9 +110,9 @@ class Churn:
         return self.checkpoints[-1]
 
     def _settled(self, node: LabNode) -> Footprint:
-        """What a node holds, once that is no more than before the first round.
+        """A node's footprint, once it is no larger than before the first round.
 
-        Of memory: than after the second one.
+        Its memory is compared with that after the second one.
         """
         most = dict(self._begin[node.name])
         if len(self.checkpoints) > 1:
@@ -134,7 +133,7 @@ class Churn:
         return footprint(node)
 
     def clear(self) -> None:
-        """Remove all that rounds have made and not removed."""
+        """Delete whatever rounds created and did not delete."""
         for name in list(self._objects):
             self._remove(name)
         for devices in self._devices:
@@ -161,7 +160,7 @@ class Churn:
             self._write(name, redraw_slices(self._lab, chance, self._objects[name]))
 
     def _switch(self, name: str, objects: Objects, chance: Random, again: int) -> None:
-        """Make it, or change it, or remove it once in `again` times."""
+        """Create it, or change it, or delete it once in `again` times."""
         if name in self._objects and not chance.randrange(again):
             self._remove(name)
         else:

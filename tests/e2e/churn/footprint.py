@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent and the kernel hold for a node, and what of it has grown."""
+"""What an agent and the kernel hold for a node, and which parts have grown."""
 
 import os
 from collections import Counter
@@ -17,10 +17,10 @@ Footprint = Mapping[str, int]
 """A name for each thing that is counted -> how many; memory in KiB."""
 
 MEMORY, OPEN_MAPS = "resident KiB", "open: bpf-map"
-# Python's allocator keeps what a burst has taken, for the next one.
+# Python's allocator keeps the memory of a burst for the next one.
 _MEMORY_SLACK = 24 * 1024
-# Entries in tables of flows: what traffic of the last minutes has left. The limits are those of
-# 80 TCP connections in each second that stay for 4 minutes, with two entries each.
+# Entries in flow tables: left by traffic of the last minutes. The limits allow 80 TCP connections
+# per second that are remembered for 4 minutes, with two entries each.
 _FLOWS = {
     "lb_conntrack": 40_000,
     "lb_ct_short": 40_000,
@@ -36,13 +36,13 @@ _FLOWS = {
     "lb_histograms": 10_000,
     "lb_turns": 2_048,
 }
-# Open files that come and go with what the agent is doing at the moment.
+# Open files that depend on what the agent is doing at the moment.
 _FEW = 4
 _SLACK = {"lb_peer_filter": 64, "lb_reply_filter": 64, "lb_count_drop": 16, "lb_affinity": 64}
 
 
 def footprint(node: LabNode) -> Footprint:
-    """Of the agent, which is the only process in the cgroup of its node."""
+    """Of the agent, the only process in its node's cgroup."""
     (pid,) = (each for each in in_cgroup(node.cgroup) if _is_agent(each))
     status = ProcStatus.of(pid)
     pins = sum(len(files) for _, _, files in os.walk(node.bpffs))
@@ -56,7 +56,8 @@ def footprint(node: LabNode) -> Footprint:
 
 
 def growth(before: Footprint, after: Footprint) -> dict[str, tuple[int, int]]:
-    """What has more than before, by more than it may, with both numbers; memory only if given."""
+    """Whatever exceeds its previous value by more than its tolerance, with both numbers; memory
+    only if given."""
     names = before.keys() | after.keys() - {MEMORY}
     pairs = {name: (before.get(name, 0), after.get(name, 0)) for name in names}
     return {name: pair for name, pair in sorted(pairs.items()) if pair[1] > _limit(name, pair[0])}
@@ -78,7 +79,7 @@ def _is_agent(pid: int) -> bool:
 
 
 def _open_files(pid: int) -> Counter[str]:
-    """By kind: of BPF, sockets of netlink, other sockets, files, ..."""
+    """By kind: BPF, netlink sockets, other sockets, files, ..."""
     netlink = {line.split()[9] for line in _lines(f"/proc/{pid}/net/netlink")}
     found = Counter[str]()
     for path in Path(f"/proc/{pid}/fd").iterdir():
@@ -99,7 +100,7 @@ def _lines(path: str) -> list[str]:
 
 
 def shown(found: Footprint) -> str:
-    """In a line: memory and what else is no map, and the entries of all maps but those of flows."""
+    """One line: memory and other resources, and the entries of all maps except those of flows."""
     entries = {name: number for name, number in found.items() if name.startswith("entries of ")}
     flows = sum(entries.get(f"entries of {each}", 0) for each in _FLOWS)
     files = sum(number for name, number in found.items() if name.startswith("open: "))

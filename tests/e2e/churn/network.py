@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices and addresses of a node that come and go."""
+"""Devices and addresses that are added to and removed from a node."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ _ADDRESSES = ("192.0.2.{}/32", "2001:db8:9::{}/128")
 
 
 class ChangingDevices:
-    """Devices of a pod, which has one already, and bridges, with addresses, on one node."""
+    """Additional veths of a pod, and bridges, with addresses, on one node."""
 
     def __init__(self, node: LabNode, pod: Member) -> None:
         self._node, self._pod = node, pod
@@ -18,7 +18,7 @@ class ChangingDevices:
         self._addresses: set[tuple[str, str]] = set()
 
     def change(self, chance: Random) -> None:
-        """Make or remove one, or give one an address or take it away."""
+        """Add or remove a device, or an address of one."""
         step = chance.randrange(4)
         if step == 0:
             self._switch(f"churn-v{chance.choice(_PAIRS)}", "veth")
@@ -29,7 +29,7 @@ class ChangingDevices:
             self._switch_address(chance.choice(["eth0", *sorted(self._devices)]), address)
 
     def clear(self) -> None:
-        """Remove all that is there."""
+        """Remove everything that was added."""
         for device, address in sorted(self._addresses):
             self._ip("addr", "del", address, "dev", device)
         self._addresses.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services, endpoint slices and Nodes as a seed draws them, for the nodes of a lab."""
+"""Random Services, EndpointSlices and Nodes from a seed, for the nodes of a lab."""
 
 from collections.abc import Iterable
 from random import Random
@@ -11,21 +11,21 @@ from ebpflb.words.scheduler import Scheduler
 
 Objects = list[dict[str, Any]]
 
-# Numbers of those that stay, and the first NodePorts, are left out. Numbers decide of addresses.
+# Excludes the numbers and first NodePorts of permanent Services. Addresses follow from numbers.
 _NUMBERS = range(300, 1500)
 _NODE_PORTS = range(31500, 32700)
-# External UDP ports that no client draws.
+# External UDP ports, never drawn as client ports.
 _PORTS = range(1, 20000)
 _KINDS = ("ClusterIP", "NodePort", "LoadBalancer")
 _POLICIES = ("Cluster", "Local")
 _SCHEDULERS = [each.value for each in Scheduler if each is not Scheduler.MAGLEV]
-# Its tables are large: only every so many Services have it.
+# Its tables are large, so only every this many Services use it.
 _RARELY = 8
 _MOST_ENDPOINTS = 12
 
 
 def draw_service(lab: Lab, chance: Random, number: int) -> Objects:
-    """A Service of any kind with its slices. number: from 0, the same again for a change."""
+    """A Service of any kind with its slices. number: from 0; the same one changes the Service."""
     kind = chance.choice(_KINDS)
     node_port = 0 if kind == "ClusterIP" else _NODE_PORTS[number]
     spec: dict[str, Any] = {
@@ -63,7 +63,7 @@ def redraw_slices(lab: Lab, chance: Random, objects: Objects) -> Objects:
 
 
 def draw_node(lab: Lab, chance: Random, number: int) -> Objects:
-    """A Node that is not there: its pods and its address are those of nobody."""
+    """A Node that does not exist: nothing has its address or those of its pods."""
     versions = lab.config.family.versions
     host = 100 + number
     ranges = [f"10.9.{host}.0/24" if each == 4 else f"fdeb:9:{host:x}::/64" for each in versions]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of `make fuzz ARGS=churn`, with seeds of their own; and what they must see."""
+"""The rounds of `make fuzz ARGS=churn` with other seeds, and proof that they detect growth."""
 
 from collections.abc import Iterator
 from random import Random

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests in the lab share: a cluster of agents, questions, sockets, load."""
+"""Shared by the tests in the lab: a cluster of agents, requests, sockets, load."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run inside a namespace: enough of SCTP for a handshake, by raw sockets, without the kernel's own.
+"""Run inside a namespace: enough of SCTP for a handshake over raw sockets, without the kernel's
+SCTP.
 
 Arguments: "answer", IP version, port, name; or "ask", address, port, own port. The first answers
-INIT and COOKIE ECHO with its name, until it is killed. The second prints who has answered both.
+INIT and COOKIE ECHO with its name until it is killed. The second prints the names that answered
+both.
 """
 
 import socket
@@ -16,13 +18,13 @@ SECONDS = 20.0
 _HEADER = struct.Struct("!HH4s4s")
 _CHUNK = struct.Struct("!BBH")
 _POLYNOMIAL = 0x82F63B78
-# Each side asks the other to use the same tag: behind the header of these chunks.
+# Each side asks the other one to use the same tag, after the header of these chunks.
 _TAG = bytes.fromhex("00000007")
 _WITH_TAG = (INIT, INIT_ACK)
 
 
 class Packet(NamedTuple):
-    """One chunk, with a text in it."""
+    """One chunk with a text in it."""
 
     source: int
     target: int
@@ -31,7 +33,7 @@ class Packet(NamedTuple):
 
 
 def crc32c(covered: bytes) -> bytes:
-    """As it stands in a packet."""
+    """In the byte order of a packet."""
     value = 0xFFFFFFFF
     for byte in covered:
         value ^= byte
@@ -50,7 +52,7 @@ def packed(packet: Packet) -> bytes:
 
 
 def unpacked(content: bytes) -> Packet | None:
-    """None when it is damaged."""
+    """None if it is damaged."""
     source, target, _, checksum = _HEADER.unpack_from(content)
     if checksum != crc32c(content[:8] + bytes(4) + content[12:]):
         return None
@@ -66,7 +68,7 @@ def opened(version: int) -> socket.socket:
 
 
 def received(raw: socket.socket) -> tuple[str, Packet | None]:
-    """From where, and what."""
+    """The sender and its packet."""
     content, sender = raw.recvfrom(65536)
     header = (content[0] & 15) * 4 if raw.family == socket.AF_INET else 0
     return sender[0], unpacked(content[header:])

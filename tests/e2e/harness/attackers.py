@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attackers with a budget, and the real clients beside them who must not notice."""
+"""Attackers with a budget, and regular clients that must not notice them."""
 
 import json
 import socket
@@ -24,11 +24,11 @@ from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
 from tests.proc_status import ProcStatus
 
-# Connections that each real client makes after an attack, on each way and by each protocol.
+# Connections of each regular client after an attack, on each path and with each protocol.
 TIMES = 10
-# Of one flow.
+# Entries of one flow.
 ENTRIES = 2
-# After so many ns only an established connection is remembered.
+# After this many ns, only established connections are remembered.
 LATER = 2 * 3600 * 1_000_000_000
 # KiB.
 MOST_GROWTH = 16 << 10
@@ -60,14 +60,14 @@ for number in range(count):
 
 
 class Attacker(NamedTuple):
-    """Somebody in a member of the lab. budget: packets, sockets or objects, for one attack."""
+    """An attacker at a member of the lab. budget: packets, sockets or objects of one attack."""
 
     name: str
     member: Member
     budget: int
 
     def send(self, packets: Iterable[tuple[str, bytes]]) -> None:
-        """Whole IP packets, and where each is routed to; no more than the budget."""
+        """Send complete IP packets, each with the address to route it to, within the budget."""
         with ExitStack() as stack, self.member.entered():
             raw = {
                 family: stack.enter_context(
@@ -81,15 +81,14 @@ class Attacker(NamedTuple):
                 raw[family].sendto(packet, (address, 0))
 
     def open_sockets(self, kind: str, place: Place, ports: int = 1) -> None:
-        """As a user without rights, as many sockets as the budget has, each connected to one of
-        these ports in turn, and closed at once. kind: SOCK_STREAM or SOCK_DGRAM.
-        """
+        """As an unprivileged user, open and close as many sockets as the budget allows, each
+        connected to one of these ports in turn. kind: SOCK_STREAM or SOCK_DGRAM."""
         words = [kind, place[0], *map(str, (place[1], ports, self.budget))]
         self.member.exec([sys.executable, "-I", "-S", "-c", _RIGHTLESS, *words])
 
 
 class Connection(NamedTuple):
-    """A real client's, that is open during attacks; and its pod.
+    """A regular client's connection, open during attacks, and its pod.
 
     ends: the client's, and the frontend's. inside: the pod's, and the client's as the pod sees it.
     """
@@ -102,9 +101,8 @@ class Connection(NamedTuple):
 
 
 class Bystanders:
-    """Real clients of a Service on every way by the first node: from outside by NodePort and
-    load-balancer IP, from a pod and from the node by ClusterIP; each family, TCP and UDP.
-    """
+    """Regular clients of a Service on every path through the first node: from outside by NodePort
+    and load-balancer IP, from a pod and from the node by ClusterIP; each family, TCP and UDP."""
 
     def __init__(self, cluster: Cluster, spec: ServiceSpec, held: Iterable[Connection]) -> None:
         self._cluster, self._held = cluster, list(held)
@@ -114,12 +112,12 @@ class Bystanders:
             questions += [Question(*place, each, TIMES) for each in PROTOCOLS]
 
     def from_outside(self) -> list[Connection]:
-        """Those of TCP whose packets somebody outside may imitate."""
+        """TCP connections whose packets an outsider may forge."""
         client = self._cluster.lab.client.addresses
         return [each for each in self._held if each.is_tcp and each.ends[0][0] in client]
 
     def sent_end(self, ends: tuple[Place, Place]) -> int:
-        """The number that the first of two ends sends next, as the first node has it, or 0."""
+        """The next sequence number of the first of two ends, as the first node knows it, or 0."""
         source, target = ((parse_address(address), port) for address, port in ends)
         flow = flow_key(source, target, Protocol.TCP)
         maps = pinned_maps(self._cluster.lab.node("node1"))
@@ -128,9 +126,9 @@ class Bystanders:
 
     @contextmanager
     def unharmed(self, budget: int) -> Iterator[None]:
-        """An attack. All clients get new connections, the tables are as before when the timeouts of
-        what opens or has ended have passed, and those that were held all the time go on then.
-        """
+        """Wraps an attack. Afterwards all clients get new connections, the tables shrink to their
+        previous size within the timeouts of opening and ended flows, and connections held open
+        still work."""
         agents = self._cluster.agents.values()
         before = [(remaining(agent.node), memory(agent)) for agent in agents]
         self._held = [each if each.is_tcp else renewed(each) for each in self._held]
@@ -148,7 +146,7 @@ class Bystanders:
         assert [found for each in self._held if each.is_tcp and (found := broken(each))] == []
 
     def _answered(self) -> dict[tuple[str, str, int, str], int]:
-        """How many new connections pods have answered, on each way."""
+        """The number of new connections that pods answered, on each path."""
         return {
             (name, *question[:3]): sum("pod" in each for each in said)
             for name, (member, questions) in self._questions.items()
@@ -158,7 +156,7 @@ class Bystanders:
 
 @contextmanager
 def bystanders(cluster: Cluster, spec: ServiceSpec) -> Iterator[Bystanders]:
-    """With connections that are held until the block ends."""
+    """With connections that are held open until the block ends."""
     with ExitStack() as stack:
         held = [
             stack.enter_context(connected(member, *place, protocol))
@@ -169,7 +167,7 @@ def bystanders(cluster: Cluster, spec: ServiceSpec) -> Iterator[Bystanders]:
 
 
 def ways(cluster: Cluster, spec: ServiceSpec) -> Iterator[tuple[Member, Place]]:
-    """From where, and where to."""
+    """Source member and target."""
     lab, node = cluster.lab, cluster.lab.node("node1")
     for version in cluster.versions:
         service = (lab.cluster_ip(spec.number, version), spec.port)
@@ -180,7 +178,7 @@ def ways(cluster: Cluster, spec: ServiceSpec) -> Iterator[tuple[Member, Place]]:
 
 
 def connection_of(made: socket.socket) -> Connection:
-    """As both sides see it."""
+    """Addresses and ports as both sides see them."""
     client, frontend, seen = (
         made.getsockname(),
         made.getpeername(),
@@ -192,12 +190,12 @@ def connection_of(made: socket.socket) -> Connection:
 
 
 def renewed(connection: Connection) -> Connection:
-    """A UDP flow that was forgotten may have got another pod."""
+    """A UDP flow that has expired may get another pod."""
     return connection._replace(pod=exchange(connection.socket))
 
 
 def broken(connection: Connection) -> str:
-    """What is wrong with a connection, if anything is."""
+    """The error of a connection, if it does not work."""
     try:
         pod = exchange(connection.socket)
     except (OSError, AssertionError) as error:
@@ -206,13 +204,13 @@ def broken(connection: Connection) -> str:
 
 
 def entries(node: LabNode) -> int:
-    """Of all flows."""
+    """Entries of all flow tables."""
     maps = pinned_maps(node)
     return sum(chunk.size for name in FLOW_TABLES for chunk in maps[name].chunks())
 
 
 def remaining(node: LabNode) -> int:
-    """Entries of flows that an agent still has after LATER, without packets until then."""
+    """Entries of flows that an agent would keep after LATER without further packets."""
     expiry = Expiry(pinned_maps(node), clock=lambda: time.monotonic_ns() + LATER)
     while expiry.step().unused is None:
         pass

@@ -45,7 +45,7 @@ class Cluster:
         return self.lab.config.family.versions
 
     def new(self, kind: str = "NodePort", **spec: Any) -> ServiceSpec:
-        """A Service that no other test has; keywords are fields of its spec."""
+        """A Service that no other test uses; keywords are fields of its spec."""
         number = next(self._numbers)
         node_port = 0 if kind == "ClusterIP" else _FIRST_NODE_PORT + number
         return ServiceSpec(f"service-{number}", number, kind, node_port=node_port, spec=spec)
@@ -59,9 +59,9 @@ class Cluster:
         wait: bool = True,
         target_port: int = 0,
     ) -> ServiceSpec:
-        """Have these pods behind the Service, on all nodes; return when that is in force.
+        """Serve the Service from these pods on all nodes; return when that is in force.
 
-        target_port: another one than the pods listen on.
+        target_port: if not the port that the pods listen on.
         """
         objects = self.lab.service(spec, [*pods, *terminating])
         for port in (each for item in objects for each in item.get("ports", ())):
@@ -76,20 +76,20 @@ class Cluster:
     def write(
         self, spec: ServiceSpec, objects: Iterable[dict[str, Any]], *, wait: bool = True
     ) -> None:
-        """Have these objects for a Service; return when they are in force."""
+        """Write these objects of a Service; return when they are in force."""
         self._files.add(f"{spec.name}.yaml")
         self.lab.write_manifests(objects, f"{spec.name}.yaml")
         if wait:
             wait_in_force(self.nodes)
 
     def remove(self, spec: ServiceSpec) -> None:
-        """Remove a Service; return when it is gone from all nodes."""
+        """Delete a Service; return when no node serves it any more."""
         self.lab.remove_manifests(f"{spec.name}.yaml")
         self._files.discard(f"{spec.name}.yaml")
         wait_in_force(self.nodes)
 
     def clear(self) -> None:
-        """Remove what tests have made."""
+        """Delete everything that tests have created."""
         while self._files:
             self.lab.remove_manifests(self._files.pop())
 
@@ -98,7 +98,7 @@ class Cluster:
         return [self.lab.cluster_ip(spec.number, version) for version in self.versions]
 
     def backend(self, spec: ServiceSpec, pod: Member, node: str = "node1") -> Counts:
-        """What a node has counted for a pod behind the NodePort, TCP of the primary family."""
+        """A node's counters for a pod behind the NodePort, TCP of the primary family."""
         maps = pinned_maps(self.lab.node(node))
         (found,) = {
             each.backends[backend].counts
@@ -112,7 +112,7 @@ class Cluster:
 
 @contextmanager
 def built(config: LabConfig) -> Iterator[Lab]:
-    """A lab, taken down at the end."""
+    """The lab, deleted at the end."""
     with Lab.up(config) as lab:
         yield lab
 
@@ -121,7 +121,7 @@ def built(config: LabConfig) -> Iterator[Lab]:
 def started(
     lab: Lab, logs: Path, options: Sequence[str] = (), nodes: Collection[str] = ()
 ) -> Iterator[Cluster]:
-    """Agents on these nodes, or all, in sync; nobody minds how they end."""
+    """Agents on these nodes, or all, in sync; their exit status is ignored."""
     chosen = [lab.node(name) for name in nodes] or lab.nodes
     if present_mode().xdp != "off":
         wire(lab)
@@ -138,13 +138,13 @@ def started(
 
 
 def lab_name() -> str:
-    """A name for one more lab of this run."""
+    """A name for another lab of this run."""
     return f"e2e-{os.getpid()}-{next(_LABS)}"
 
 
 @contextmanager
 def stopped(lab: Lab, pod: Member) -> Iterator[None]:
-    """The pod answers nobody, as if it had ended without a word."""
+    """The pod does not reply, as if it had crashed without closing anything."""
     (server,) = (row.pid for row in lab.status() if row.name == pod.name)
     os.kill(server, signal.SIGSTOP)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program on a node of the lab, as an operator there would call it."""
+"""The `ebpflb` command on a node of the lab, as an operator would run it."""
 
 import json
 import os
@@ -28,18 +28,18 @@ def ebpflb(node: LabNode, *arguments: str, **variables: str) -> "subprocess.Comp
 
 
 def status(node: LabNode, *options: str) -> dict[str, Any]:
-    """What `ebpflb status` says."""
+    """The output of `ebpflb status`."""
     found: dict[str, Any] = json.loads(ebpflb(node, "status", "-o", "json", *options).stdout)
     return found
 
 
 def is_hooked(node: LabNode, device: str) -> bool:
-    """Whether a device has the programs, as `ebpflb status` says."""
+    """Whether `ebpflb status` says that a device has the programs."""
     return device in {each["place"] for each in status(node)["loaded"]["hooks"]}
 
 
 def metric(node: LabNode, series: str) -> float:
-    """The value of a series of the agent's metrics; 0 while it is not there."""
+    """The value of a series of the agent's metrics; 0 if it does not exist yet."""
     command = [sys.executable, "-I", "-S", "-c", _METRICS]
     lines = node.exec(command).stdout.splitlines()
     values = [line.removeprefix(f"{series} ") for line in lines if line.startswith(f"{series} ")]
@@ -47,7 +47,7 @@ def metric(node: LabNode, series: str) -> float:
 
 
 def error_line(done: "subprocess.CompletedProcess[str]") -> str:
-    """The one line, besides what it has logged, in which a command that failed says why."""
+    """The error message of a failed command: one line, besides log lines."""
     assert done.returncode in {1, 2, CANNOT_TELL}, done
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("time="))
     assert done.stdout == ""
@@ -56,9 +56,9 @@ def error_line(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def stop_between_looks(top: "subprocess.Popen[Any]") -> bool:
-    """Stop `ebpflb top --once` after its first look. False if the second one may have begun.
+    """Stop `ebpflb top --once` after its first sample. False if the second one may have begun.
 
-    With SIGCONT it looks again, however long what happens meanwhile has taken.
+    SIGCONT makes it take the second sample, however long the test's steps in between took.
     """
     wait_until(lambda: _sleeps_with_maps(top.pid), "the first look is done")
     process = Path(f"/proc/{top.pid}")
@@ -69,7 +69,7 @@ def stop_between_looks(top: "subprocess.Popen[Any]") -> bool:
 
 
 def _sleeps_with_maps(pid: int) -> bool:
-    """In clock_nanosleep(), with all maps open."""
+    """It is in clock_nanosleep(), with all maps open."""
     return _open_maps(pid) > 1 and "nanosleep" in Path(f"/proc/{pid}/wchan").read_text()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node without room for new flows, without source ports, and without a way to a backend."""
+"""A node that has run out of conntrack entries and source ports, and has no route to a backend."""
 
 import sys
 import time
@@ -17,10 +17,10 @@ from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.waiting import wait_until
 
 _NOWHERE = "203.0.113.0/24"
-# Leaves 2,035 for masquerading, and sockets enough.
+# Leaves 2,035 ports for masquerading, and enough for sockets.
 _LOCAL_PORTS = "1024 63500"
 _DATAGRAMS = 6000
-# Again and again: a port that has been silent for two seconds is given to another flow.
+# Repeatedly, because a port that is idle for two seconds may be reallocated.
 _BURSTS = """
 import socket, sys, time
 address, port, count, rounds = sys.argv[1], *map(int, sys.argv[2:])
@@ -36,13 +36,13 @@ _TCP = 6
 
 
 def leave_few_ports(node: LabNode) -> None:
-    """Have an agent that is started afterwards masquerade with 2,035 source ports."""
+    """Have agents started afterwards masquerade with 2,035 source ports."""
     node.exec(["sysctl", "-qw", f"net.ipv4.ip_local_port_range={_LOCAL_PORTS}"])
 
 
 @contextmanager
 def exhausted(cluster: Cluster, node: LabNode) -> Iterator[None]:
-    """All three, and clients that notice."""
+    """All three at once, and clients that are affected."""
     lab = cluster.lab
     lost, alone = cluster.new(), cluster.new()
     objects = lab.service(lost, lab.pods[:1])
@@ -56,7 +56,7 @@ def exhausted(cluster: Cluster, node: LabNode) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(node.exec, ["ip", "route", "del", "unreachable", _NOWHERE], check=False)
         bursts = [sys.executable, "-I", "-S", "-c", _BURSTS, node.ipv4, str(alone.node_port)]
-        # Until the agent serves it, nobody takes the datagrams, nor a port for them.
+        # Until the agent serves it, the datagrams are not accepted and take no port.
         wait_until(
             lambda: lab.client.exec([*bursts, str(_DATAGRAMS), "1"]) and _lacks_ports(node),
             "no source port is left",
@@ -75,7 +75,7 @@ def _lacks_ports(node: LabNode) -> bool:
 
 
 def _fill_conntrack(node: LabNode) -> None:
-    """As if all of it were flows that are in use."""
+    """Fill the table as if every flow were in use."""
     table = pinned_maps(node)["lb_conntrack"]
     now = time.monotonic_ns()
     entry = LbConntrack(created=now, last_seen=now, direction=1, state=CtState.LB_CT_ESTABLISHED)
@@ -89,6 +89,6 @@ def _fill_conntrack(node: LabNode) -> None:
 
 
 def _tuple(number: int) -> LbTuple:
-    """Of addresses for documentation."""
+    """Of documentation addresses."""
     source = b"\x20\x01\x0d\xb8" + number.to_bytes(12, "big")
     return LbTuple(saddr=LbAddr.from_buffer_copy(source), dport=1, sport=1, proto=_TCP)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab in which one node serves for all: every kind of client comes by node1.
+"""A lab in which one node serves every kind of client: all traffic comes by node1.
 
-node2 has no agent and sends what is for Services to node1. So a pod of node2 arrives there with
-its own address, which it never does where its own node serves it.
+node2 has no agent and routes Service traffic to node1. So a pod of node2 arrives there with its own
+address, which never happens where its own node serves it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ from tests.e2e.harness.questions import PATIENCE, PROTOCOLS
 
 # No Service here has more pods.
 _TIMES = enough(2)
-# If the pods take turns, or any may answer.
+# Attempts that reach every pod: with round robin, and with random choice.
 FEW_TIMES = 8
 
-# A pod and a process of the node, a pod of another node, a client outside, and another node.
+# A pod and a process of the node, a pod of another node, an external client, and another node.
 CLIENTS = ("pod-1-1", "node1", "pod-2-1", "client", "node2")
 LOCAL_CLIENTS = CLIENTS[:2]
 OUTSIDE = CLIENTS[2:]
@@ -36,7 +36,7 @@ FRONTENDS = (CLUSTER_IP, *EXTERNAL)
 
 
 class Way(NamedTuple):
-    """From whom, to which frontend, by which protocol and IP version."""
+    """Client, frontend, protocol and IP version."""
 
     client: str
     frontend: str
@@ -45,14 +45,14 @@ class Way(NamedTuple):
 
 
 def ways(client: str, frontend: str) -> Iterator[Way]:
-    """In both families, with TCP and UDP."""
+    """In both families, over TCP and UDP."""
     for protocol in PROTOCOLS:
         for version in (4, 6):
             yield Way(client, frontend, protocol, version)
 
 
 class Gateway:
-    """Services with every frontend, served by node1; who answers there and whom the pods see."""
+    """Services with every frontend, served by node1; which pods reply and which client they see."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -67,7 +67,7 @@ class Gateway:
         return self.cluster.serve(new, [self.lab.pod(name) for name in pods])
 
     def place(self, spec: ServiceSpec, frontend: str, version: int) -> tuple[str, int]:
-        """Where the frontend is."""
+        """The frontend's address and port."""
         if frontend == NODE_PORT:
             return address_of(self.lab.node("node1"), version), spec.node_port
         if frontend == EXTERNAL_IP:
@@ -82,7 +82,7 @@ class Gateway:
     def seen(
         self, spec: ServiceSpec, client: str, frontend: str, times: int = _TIMES
     ) -> dict[Way, dict[str, set[str]]]:
-        """Which pods answer a client at a frontend, and who each of them says has asked."""
+        """The pods that reply to a client at a frontend, and the clients that they have seen."""
         found: dict[Way, dict[str, set[str]]] = {}
         for way, said in self._said(spec, client, frontend, times, PATIENCE):
             found[way] = {}
@@ -95,7 +95,7 @@ class Gateway:
     def fates(
         self, spec: ServiceSpec, client: str, frontend: str, seconds: float
     ) -> dict[Way, str]:
-        """What becomes of one attempt on each way."""
+        """The result of one attempt on each path."""
         return {
             way: each.get("error") or each["pod"]
             for way, (each,) in self._said(spec, client, frontend, 1, seconds)
@@ -124,7 +124,7 @@ class Gateway:
 
 
 def route_to_services(cluster: Cluster, members: Iterable[Member]) -> None:
-    """Have what these send to Services go by node1."""
+    """Route these members' Service traffic by node1."""
     for ranges in cluster.lab.layout.ranges:
         via = address_of(cluster.lab.node("node1"), ranges.version)
         for member in members:

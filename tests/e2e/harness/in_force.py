@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the maps of a node offer what its manifests say, so that a test can go on."""
+"""Waits until a node's maps match its manifests."""
 
 from collections.abc import Iterable
 from functools import cache, partial
@@ -21,7 +21,7 @@ from tests.e2e.mode import present_mode
 
 
 class Offer(NamedTuple):
-    """Where the connections to one frontend go."""
+    """The backends of one frontend."""
 
     protocol: str
     address: str
@@ -39,7 +39,7 @@ class _Backend(NamedTuple):
 
 
 def wait_in_force(nodes: Iterable[LabNode], timeout: float = PATIENCE) -> None:
-    """Return when the manifests of these nodes are in force there; timeout: seconds for each."""
+    """Return when the manifests of these nodes are in force; timeout: seconds for each node."""
     for node in nodes:
         wanted = planned(node)
         is_in_force = partial(_is_offered, node, wanted)
@@ -51,7 +51,7 @@ def _is_offered(node: LabNode, wanted: set[Offer]) -> bool:
 
 
 def planned(node: LabNode) -> set[Offer]:
-    """What the manifests of a node say."""
+    """What the manifests of a node ask for."""
     changes = Changes(node.name, defaults=present_mode().defaults)
     for path in sorted(node.manifests.glob("[!.]*")):
         for item in _objects(path.name, path.read_bytes()):
@@ -66,9 +66,9 @@ def _objects(name: str, content: bytes) -> tuple[ApiObject, ...]:
 
 
 def offered(node: LabNode) -> set[Offer]:
-    """What the maps of a node say; nothing before an agent has been there.
+    """What the maps of a node contain; empty before the first agent.
 
-    Looked up one by one, because to read all maps takes a fifth of a second.
+    Looked up one by one, because reading all maps takes a fifth of a second.
     """
     if newest_generation(node.bpffs) is None:
         return set()
@@ -80,7 +80,7 @@ def offered(node: LabNode) -> set[Offer]:
 
 
 def _is_looked_up(lookups: Lookups, key: FrontendKey) -> bool:
-    """Whether packets to it are looked up, for which an agent sees to last."""
+    """Whether packets to it are looked up, which an agent enables last."""
     family = family_of(key.address)
     if key.address == WILDCARD[family]:
         key = key._replace(address=lookups.node_address(family))
@@ -88,14 +88,14 @@ def _is_looked_up(lookups: Lookups, key: FrontendKey) -> bool:
 
 
 def generation_of(node: LabNode) -> Generation:
-    """The generation that is in force on a node."""
+    """The current generation on a node."""
     found = newest_generation(node.bpffs)
     assert found
     return found
 
 
 def pinned_maps(node: LabNode) -> MapSet:
-    """The maps that are in force on a node. Those of an earlier generation may go meanwhile."""
+    """The current maps of a node. Those of an earlier generation may be removed meanwhile."""
     while True:
         generation = generation_of(node)
         try:

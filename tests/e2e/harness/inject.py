@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run inside a member: TCP packets far out of the window, and what comes back for them.
+"""Run inside a member: sends TCP packets far out of the window, and counts the replies.
 
-Arguments: IP version, the member's address and port, the other side's address and port. Prints how
-many resets and how many plain acknowledgements have come from there. With a further argument, a
-sequence number, the packets are resets with numbers all over, but far from that one, and nothing is
+Arguments: IP version, the member's address and port, the other side's address and port. Prints the
+number of resets and of plain ACKs that came back. With a further argument, a sequence number, the
+packets are resets with numbers from all over the range, but far from that one, and nothing is
 printed.
 """
 
@@ -24,7 +24,7 @@ End = tuple[str, int]
 
 
 def segment(version: int, source: End, target: End, seq: int) -> bytes:
-    """Data that no receiver waits for; the checksum of IPv6 is left to the kernel."""
+    """Data outside the receiver's window; the kernel fills in the checksum of IPv6."""
     plain = _TCP.pack(source[1], target[1], seq, 1, 5 << 4, PSH | ACK, 1000, 0, 0) + b"far away"
     if version == 6:
         return plain
@@ -34,7 +34,7 @@ def segment(version: int, source: End, target: End, seq: int) -> bytes:
 
 
 def checksum(covered: bytes) -> int:
-    """That of RFC 1071, of an even number of bytes."""
+    """The checksum of RFC 1071 over an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(covered) // 2}H", covered))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -55,11 +55,11 @@ def main() -> None:
 
 
 def heard(raw: socket.socket, version: int, own: int, port: int) -> tuple[int, int]:
-    """Resets and acknowledgements without data from the client's port."""
+    """Resets and ACKs without data from the client's port."""
     resets = acknowledged = 0
     deadline = time.monotonic() + SECONDS
     while True:
-        # Without time left, what has arrived is taken all the same.
+        # Even when the time is up, packets that have arrived are counted.
         raw.settimeout(max(0.0, deadline - time.monotonic()))
         try:
             packet = raw.recv(65536)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load on every way to a Service while something happens, without a connection that fails."""
+"""Load on every path to a Service while something happens, and no connection may fail."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +14,9 @@ from tests.e2e.harness.questions import PROTOCOLS
 from tests.e2e.harness.waiting import wait_until
 
 _RATE = 40.0
-# Answers take milliseconds; only what is lost takes seconds.
+# Replies take milliseconds; only lost packets take seconds.
 _PATIENCE = 5.0
-# So many connections at once miss one of two backends once in 10^10 times.
+# This many connections at once all miss one of two backends once in 10^10 runs.
 _MANY = 36
 _SOME = 10
 
@@ -24,7 +24,7 @@ Place = tuple[str, int]
 
 
 class Way(NamedTuple):
-    """From where, to which address and port, and the options of the load."""
+    """The client, the address and port, and the options of the load."""
 
     name: str
     source: Member
@@ -33,18 +33,18 @@ class Way(NamedTuple):
 
 
 class Loads:
-    """Those that run, and then their results, by way."""
+    """The running loads, and later their results, by path."""
 
     def __init__(self, running: Mapping[str, LoadRun]) -> None:
         self._running = running
         self.results: dict[str, LoadResult] = {}
 
     def wait_for(self, pod: Member) -> None:
-        """Return when this pod has answered some new connections more on every way."""
+        """Return when this pod has answered some more new connections on every path."""
         self._wait(lambda pods: pods[pod.name], pod.name)
 
     def go_on(self) -> None:
-        """Return when some new connections more were answered on every way."""
+        """Return when some more new connections were answered on every path."""
         self._wait(lambda pods: pods.total(), "anybody")
 
     def _wait(self, count: Callable[[Counter[str]], int], whom: str) -> None:
@@ -57,11 +57,11 @@ class Loads:
         wait_until(have_come, f"new connections to {whom}")
 
     def held(self) -> list[LoadResult]:
-        """The results of connections that stayed."""
+        """The results of the connections held open."""
         return [each for name, each in self.results.items() if _is_held(name)]
 
     def stop(self) -> None:
-        """None of them may have failed."""
+        """Stop; none of them may have failed."""
         self.results.update({name: load.stop() for name, load in self._running.items()})
         failed = {name: each.errors for name, each in self.results.items() if each.failed}
         assert failed == {}
@@ -77,8 +77,9 @@ def none_fails(
 ) -> Iterator[Loads]:
     """New connections all the time, from pod, host and outside, TCP and UDP, every family.
 
-    held: and TCP connections through the NodePort that stay, with exchanges all the time; their
-    backends must stay too. only: one protocol. The results are there when the block has ended.
+    held: also TCP connections through the NodePort that stay open, with exchanges all the time;
+    their backends must not change. only: one protocol. The results are there when the block has
+    ended.
     """
     with _running(_of(only, _to_service(cluster, spec, held=held))) as loads:
         yield loads
@@ -86,7 +87,7 @@ def none_fails(
 
 @contextmanager
 def none_fails_directly(lab: Lab, *, only: str = "") -> Iterator[None]:
-    """From pod and host straight to pods, here and elsewhere: new connections and held ones."""
+    """From pod and host directly to pods on both nodes: new connections and held ones."""
     with _running(_of(only, _to_pods(lab))):
         yield
 

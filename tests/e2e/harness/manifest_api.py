@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests of a node as a Kubernetes API: lists and watches, and when endpoints changed.
+"""A Kubernetes API server for the manifests of a node: lists, watches, and endpoint change times.
 
-For what an agent does with an API server alone. The real one is in tests/cluster.
+For tests of how an agent talks to an API server. The real one is in tests/cluster.
 """
 
 import json
@@ -31,10 +31,10 @@ Objects = Mapping[str, Object]
 
 
 class NodeWithApi(LabNode):
-    """A node whose agent is told of no manifests."""
+    """A node whose agent gets no manifest folder."""
 
     def environment(self) -> dict[str, str]:
-        """Without them."""
+        """Without the manifests."""
         found = LabNode.environment(self)
         del found["EBPFLB_MANIFESTS"]
         return found
@@ -50,7 +50,7 @@ class _Server(ThreadingHTTPServer):
         self.listed: dict[str, Objects] = {}
 
     def objects(self, kind: str) -> Objects:
-        """By name; without files that are no manifests."""
+        """By name; other files are ignored."""
         found: dict[str, Object] = {}
         for path in sorted(self.node.manifests.glob("[!.]*")):
             try:
@@ -66,7 +66,7 @@ class _Server(ThreadingHTTPServer):
         return found
 
     def wanted(self, kind: str, query: Mapping[str, list[str]]) -> Objects:
-        """Of nodes only the one that is asked for."""
+        """Of Nodes, only the requested one."""
         found = self.objects(kind)
         (selector,) = query.get("fieldSelector", [""])
         name = selector.removeprefix("metadata.name=")
@@ -88,7 +88,7 @@ class _Conversation(BaseHTTPRequestHandler):
             self._send({"kind": "Status", "reason": "Invalid", "code": 422, "status": "Failure"})
         elif "watch" in query:
             self._begin(200)
-            with suppress(ConnectionError):  # agents are killed
+            with suppress(ConnectionError):  # Agents are killed, which resets connections.
                 self._watch(kind, query)
             return
         else:
@@ -104,7 +104,7 @@ class _Conversation(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Discard log messages."""
 
     def _watch(self, kind: str, query: Mapping[str, list[str]]) -> None:
         before = self.server.listed[kind]
@@ -134,9 +134,10 @@ class _Conversation(BaseHTTPRequestHandler):
 def manifest_api(
     node: LabNode, at: Member | None = None, port: int = 0
 ) -> Iterator[tuple[LabNode, list[str]]]:
-    """Serve the API inside the node or another member; the node for an agent, and its options.
+    """Serve the API inside the node or another member; yields the node for an agent, and its
+    options.
 
-    port: 0 for one that is free.
+    port: 0 for a free one.
     """
     host = at.ipv4 if at else "127.0.0.1"
     with (at or node).entered():

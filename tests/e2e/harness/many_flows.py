@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of established flows as if as many clients were connected, which would take minutes."""
+"""Inserts entries of established flows; connecting as many clients would take minutes."""
 
 import struct
 import time
@@ -33,7 +33,7 @@ def add_flows(table: BpfMap, flows: range) -> None:
 
 
 def _tuples(flows: range) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
-    """The packet of a client, what it becomes, its reply, and what that becomes."""
+    """The packet of a client, its translation, the reply, and its translation."""
     frontend_port, backend_port, port = (each.to_bytes(2, "big") for each in (80, 8080, 2000))
     for number in flows:
         client = b"\x20\x01\x0d\xb8\1" + number.to_bytes(11, "big")
@@ -46,7 +46,7 @@ def _tuples(flows: range) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
 
 
 def _rest(now: int, direction: Direction, hook: Hook) -> bytes:
-    """The value of an entry behind `to`."""
+    """The entry's value after `to`."""
     state = CtState.LB_CT_SYN | CtState.LB_CT_ACK | CtState.LB_CT_ESTABLISHED
     entry = LbConntrack(created=now, last_seen=now, direction=direction, hook=hook, state=state)
     return bytes(entry)[len(bytes(LbTuple())) :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of the program turned into a version with another map layout."""
+"""Turns a copy of ebpflb into a version with another map layout."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ NEWER_LAYOUT = LAYOUT_VERSION + 1
 def change_layout(package: Path, bpf: Path) -> None:
     """Give frontends and backends one more field each. package: ebpflb/; bpf: the C programs."""
     structs = package / "dataplane/layout/structs.py"
-    # Of this name, because what packs them leaves out only padding.
+    # The name must contain "pad", because the packing code omits only padding.
     fields = r"(struct lb_(desc|backend) \{[^}]*)\}", r"\1\t__u64 pad_more;\n}"
     _edit(bpf / "service_types.h", *fields)
     mirrors = r"(class Lb(Desc|Backend)\(\s*Struct[^)]*\):.*?)\n    \]"
@@ -21,7 +21,7 @@ def change_layout(package: Path, bpf: Path) -> None:
 
 
 def _edit(path: Path, pattern: str, replacement: str, times: int = 2) -> None:
-    """Replace what the pattern finds so many times in a file."""
+    """Replace this many occurrences of the pattern in a file."""
     text, count = re.subn(pattern, replacement, path.read_text(), flags=re.DOTALL)
     assert count == times, path
     path.write_text(text)

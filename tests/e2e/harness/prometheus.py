@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus inside a member of a lab, which nobody outside the lab can reach."""
+"""A real Prometheus inside a member of a lab, unreachable from outside the lab."""
 
 import http.client
 import json
@@ -23,9 +23,9 @@ Series = list[dict[str, Any]]
 
 
 class Scrapes(NamedTuple):
-    """What is asked: `targets` as in static_configs. rules: files. Every three seconds.
+    """What to scrape: `targets` as in static_configs. rules: files. Every three seconds.
 
-    Prometheus waits no longer for an answer: a busy machine needs more than one.
+    That is also the scrape timeout, because a busy machine needs more than a second.
     """
 
     job: str
@@ -46,7 +46,7 @@ class Scrapes(NamedTuple):
 
 
 class Prometheus:
-    """One that runs."""
+    """A running Prometheus."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -59,7 +59,7 @@ class Prometheus:
             return False
 
     def query(self, expression: str) -> Series:
-        """The series that an expression has now; not those that are no number."""
+        """The series of an expression, without those that are NaN."""
         parameters = urlencode({"query": expression})
         status, text = self._get(f"/api/v1/query?{parameters}")
         assert status == http.HTTPStatus.OK, (expression, text)
@@ -68,12 +68,12 @@ class Prometheus:
         return [each for each in found["result"] if not math.isnan(float(each["value"][1]))]
 
     def label_values(self, selector: str, label: str) -> list[str]:
-        """As Grafana's function of that name."""
+        """As Grafana's function of the same name."""
         found = self.query(f"group by ({label}) ({selector})")
         return sorted(each["metric"][label] for each in found if label in each["metric"])
 
     def alerts(self) -> Series:
-        """Those that are pending or fire."""
+        """The alerts that are pending or firing."""
         found: Series = json.loads(self._get("/api/v1/alerts")[1])["data"]["alerts"]
         return found
 
@@ -88,7 +88,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(member: Member, folder: Path, scrapes: Scrapes) -> Iterator[Prometheus]:
-    """Run one; what it writes goes into the folder."""
+    """Run one that stores its data in the folder."""
     (folder / "prometheus.yml").write_text(scrapes.config())
     with (folder / "log").open("w") as log:
         process = member.popen([*_command(folder)], stdout=log, stderr=log)

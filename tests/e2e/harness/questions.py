@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short ways to ask who answers at an address."""
+"""Short ways to ask which pods answer at an address."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -11,9 +11,9 @@ from tests.e2e.harness.cluster import Cluster, address_of
 
 # No Service here has more pods.
 TIMES = enough(4)
-# Seconds for an answer or a refusal. An ICMP error that comes while connect() is still under way,
-# as it may between namespaces, is lost on a TCP socket; the next one comes a second later, when TCP
-# tries again.
+# Seconds to wait for a reply or a refusal. A TCP socket loses an ICMP error that arrives while
+# connect() is still in progress, as it may between namespaces; the next one comes a second later,
+# when TCP retransmits.
 PATIENCE = 10.0
 # Shorter than that second.
 AT_ONCE = 0.9
@@ -28,25 +28,25 @@ PROTOCOLS = ("tcp", "udp")
 def answers(
     member: Member, address: str, port: int, protocol: str = "tcp", times: int = TIMES
 ) -> list[dict[str, Any]]:
-    """What the pods say."""
+    """The pods' replies."""
     return ask(member, Question(address, port, protocol, times))
 
 
 def pods_at(member: Member, address: str, port: int, protocol: str = "tcp") -> set[str]:
-    """The names of the pods that answer, and of errors."""
+    """The names of the pods that reply, and of errors."""
     return {each.get("pod") or each["error"] for each in answers(member, address, port, protocol)}
 
 
 def fate(
     member: Member, address: str, port: int, protocol: str = "tcp", seconds: float = PATIENCE
 ) -> str:
-    """What becomes of one attempt: the name of a pod or of an error."""
+    """The result of one attempt: the name of a pod or of an error."""
     (found,) = ask(member, Question(address, port, protocol, 1, seconds))
     return str(found.get("error") or found["pod"])
 
 
 class Attempt(NamedTuple):
-    """One member's way to an address. The key of its result has the member's name."""
+    """One member's path to an address. The key of its result has the member's name."""
 
     member: Member
     address: str
@@ -63,7 +63,7 @@ Results = dict[tuple[str, str, int, str], set[str]]
 
 
 def results(attempts: Iterable[Attempt], *, times: int = 1, seconds: float = PATIENCE) -> Results:
-    """Pods that answer and errors, on many ways. Each member makes its attempts at once."""
+    """The pods that reply and the errors, on many paths. Each member makes its attempts at once."""
     attempts = list(attempts)
     found: Results = {}
     for name in dict.fromkeys(each.member.name for each in attempts):
@@ -75,29 +75,30 @@ def results(attempts: Iterable[Attempt], *, times: int = 1, seconds: float = PAT
 
 
 def others(found: Results, *expected: str) -> Results:
-    """The ways on which not exactly these answer, or whose errors are others."""
+    """The paths with other pods, or other errors, than expected."""
     return {key: seen for key, seen in found.items() if seen != set(expected)}
 
 
 def is_silent(member: Member, address: str, port: int, protocol: str = "tcp") -> bool:
-    """Whether neither an answer nor a refusal comes."""
+    """Whether neither a reply nor a refusal arrives."""
     return fate(member, address, port, protocol, SILENCE_SECONDS) == SILENT
 
 
 def names(members: Iterable[Member]) -> set[str]:
-    """Their names."""
+    """The pods' names."""
     return {member.name for member in members}
 
 
 def node_ports(cluster: Cluster, spec: ServiceSpec, node: str = "node1") -> Iterator[str]:
-    """The node's addresses, where the NodePort is."""
+    """The node's addresses that accept the NodePort."""
     assert spec.node_port
     for version in cluster.versions:
         yield address_of(cluster.lab.node(node), version)
 
 
 def everywhere(cluster: Cluster, spec: ServiceSpec) -> Results:
-    """Who answers on each way by node1: from pod, host and outside, TCP and UDP, every family."""
+    """The pods that reply on each path by node1: from pod, host and outside, TCP and UDP, every
+    family."""
     lab = cluster.lab
     node = lab.node("node1")
     attempts = []
@@ -114,5 +115,5 @@ def everywhere(cluster: Cluster, spec: ServiceSpec) -> Results:
 
 
 def differing(found: Results, expected: Iterable[Member]) -> Results:
-    """The ways on which others answer than these."""
+    """The paths on which other pods reply than these."""
     return others(found, *names(expected))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who answers for a Service on all its ways at once, and servers besides those of the pods."""
+"""Which pods reply for a Service on all its paths at once, and additional servers."""
 
 import sys
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def ways(cluster: Cluster, spec: ServiceSpec) -> Iterator[tuple[Member, Place]]:
 def assert_reached(
     cluster: Cluster, spec: ServiceSpec, *servers: str, protocols: tuple[str, ...] = PROTOCOLS
 ) -> None:
-    """Exactly these answer, on every way."""
+    """Exactly these reply, on every path."""
     times = max(_SEVERAL, enough(len(servers)))
     attempts = _attempts(cluster, spec, protocols)
     assert others(results(attempts, times=times), *servers) == {}
@@ -55,14 +55,14 @@ def assert_reached(
 def assert_refused(
     cluster: Cluster, spec: ServiceSpec, protocols: tuple[str, ...] = PROTOCOLS
 ) -> None:
-    """Nobody answers, and all are told so."""
+    """No pod replies, and every client gets an error."""
     assert others(results(_attempts(cluster, spec, protocols)), REFUSED) == {}
 
 
 def is_gone(cluster: Cluster, spec: ServiceSpec) -> bool:
-    """Whether its ClusterIPs and load-balancer IPs are nobody's, and its NodePorts the host's.
+    """Whether its ClusterIPs and load-balancer IPs are unused, and its NodePorts are the host's.
 
-    The client forgets what a node that only forwards has told it: to ask somebody else.
+    The client first drops cached redirects of a node that only forwards.
     """
     attempts = _attempts(cluster, spec, PROTOCOLS)
     at_nodes = [each for each in attempts if each.port == spec.node_port]
@@ -92,7 +92,7 @@ def slices_of(objects: Objects) -> Objects:
 
 @contextmanager
 def server(member: Member, name: str, port: int) -> Iterator[None]:
-    """A server as those of pods, on another port, or in the host's network."""
+    """A server as in the pods, on another port or in the host's network."""
     script = [sys.executable, "-I", "-S", str(Path(echo.__file__))]
     with member.popen([*script, "--pod", name, "--port", str(port)]) as process:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets of a member of the lab in the hands of a test.
+"""Sockets of a member of the lab, used by the test process.
 
-A socket belongs for ever to the network namespace and to the cgroup of the process that made it.
-So a child made inside the member makes it, and hands it over.
+A socket always belongs to the network namespace and the cgroup of the process that created it. So a
+child process inside the member creates it and passes it to the test.
 """
 
 import errno
@@ -36,7 +36,7 @@ _IP_MTU, _IPV6_MTU = 14, 24
 
 @contextmanager
 def opened(member: Member, version: int, protocol: str = "tcp") -> Iterator[socket.socket]:
-    """A socket of IP version 4 or 6 that gives up after a while."""
+    """A socket of IP version 4 or 6 with a timeout."""
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     here, there = socket.socketpair()
@@ -54,7 +54,7 @@ def opened(member: Member, version: int, protocol: str = "tcp") -> Iterator[sock
 def connected(
     member: Member, address: str, port: int, protocol: str = "tcp"
 ) -> Iterator[socket.socket]:
-    """A socket that is connected."""
+    """A connected socket."""
     with opened(member, version_of(address), protocol) as made:
         made.connect((address, port))
         yield made
@@ -66,12 +66,12 @@ def version_of(address: str) -> int:
 
 
 def exchange(connection: socket.socket, line: bytes = b"") -> str:
-    """One line there and one back; for an empty one that is the pod's name."""
+    """Sends one line and returns the reply; for an empty line, that is the pod's name."""
     connection.sendall(line + b"\n")
     answer = b""
     while connection.type == socket.SOCK_DGRAM or not answer.endswith(b"\n"):
         received = connection.recv(_MOST_BYTES)
-        assert received, "closed by the pod"
+        assert received, "the pod closed the connection"
         answer += received
         if connection.type == socket.SOCK_DGRAM:
             break
@@ -79,7 +79,7 @@ def exchange(connection: socket.socket, line: bytes = b"") -> str:
 
 
 def wait_answered(datagrams: socket.socket, pod: str) -> None:
-    """Send to a connected UDP socket until this pod answers."""
+    """Send on a connected UDP socket until this pod replies."""
     datagrams.settimeout(_SHORT)
 
     def is_answered() -> bool:
@@ -92,7 +92,7 @@ def wait_answered(datagrams: socket.socket, pod: str) -> None:
 
 
 def send_and_hear(unconnected: socket.socket, address: str, port: int) -> str:
-    """One datagram there and one back, from whoever was asked: the pod's name."""
+    """Sends one datagram and returns the reply, whoever sent it: the pod's name."""
     unconnected.sendto(b"\n", (address, port))
     answer, peer = unconnected.recvfrom(_MOST_BYTES)
     assert peer[:2] == (address, port)
@@ -100,7 +100,7 @@ def send_and_hear(unconnected: socket.socket, address: str, port: int) -> str:
 
 
 def echo(connection: socket.socket, body: bytes) -> bytes:
-    """Send a body over a connected TCP socket and return what comes back."""
+    """Sends a body over a connected TCP socket and returns the echo."""
     conversation = http.client.HTTPConnection("pod")
     conversation.sock = connection
     conversation.request("POST", "/echo", body)
@@ -108,9 +108,9 @@ def echo(connection: socket.socket, body: bytes) -> bytes:
 
 
 def echoed(udp: socket.socket, text: bytes) -> bytes:
-    """A datagram sent over a connected socket, as it comes back, or nothing.
+    """Sends a datagram over a connected socket and returns the echo, or nothing.
 
-    The first one may only learn how large packets may be.
+    The first attempt may only discover the path MTU.
     """
     udp.settimeout(_PATIENCE / _ATTEMPTS)
     for _ in range(_ATTEMPTS):
@@ -126,7 +126,7 @@ def echoed(udp: socket.socket, text: bytes) -> bytes:
 
 
 def path_mtu(made: socket.socket) -> int:
-    """How large the packets of a connected socket may be."""
+    """The path MTU of a connected socket."""
     if made.family == socket.AF_INET:
         return made.getsockopt(socket.IPPROTO_IP, _IP_MTU)
     return made.getsockopt(socket.IPPROTO_IPV6, _IPV6_MTU)
@@ -134,7 +134,7 @@ def path_mtu(made: socket.socket) -> int:
 
 @contextmanager
 def listening(member: Member, addresses: list[str], port: int) -> Iterator[None]:
-    """Whoever asks at these addresses hears LISTENER."""
+    """A server at these addresses that replies with LISTENER."""
     ended = threading.Event()
     with ExitStack() as stack, selectors.DefaultSelector() as ready:
         for address in addresses:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic on every way to a Service, and Services that are wrong in every way that metrics show."""
+"""Traffic on every path to a Service, and one Service for each fault that metrics show."""
 
 import itertools
 import threading
@@ -14,14 +14,14 @@ from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.sockets import connected, exchange
 
 _PORT = 80
-_TAKEN = 10256  # by the agent itself
+_TAKEN = 10256  # By the agent itself.
 _IN_FORCE_SECONDS = 0.7
 _NOBODY = ["203.0.113.7/32", "2001:db8:113::7/128"]
 
 
 @contextmanager
 def traffic_and_trouble(cluster: Cluster) -> Iterator[ServiceSpec]:
-    """Both, until the end of the block; the Service with which nothing is wrong."""
+    """Both, until the end of the block; yields the Service without faults."""
     lab = cluster.lab
     good = cluster.serve(cluster.new(), lab.pods, wait=False)
     bad = list(_bad_services(cluster))
@@ -38,7 +38,7 @@ def traffic_and_trouble(cluster: Cluster) -> Iterator[ServiceSpec]:
 
 @contextmanager
 def _changes(cluster: Cluster) -> Iterator[None]:
-    """All the time a pod ends that a UDP socket of the node is connected to."""
+    """Repeatedly remove the pod to which a UDP socket of the node is connected."""
     ended = threading.Event()
     changing = threading.Thread(target=_change, args=(cluster, ended))
     changing.start()
@@ -68,7 +68,7 @@ _Load = tuple[Member, str, int, dict[str, Any]]
 
 
 def _bad_services(cluster: Cluster) -> Iterator[ServiceSpec]:
-    """Without endpoints, with dead ones, for nobody, with none on node1, for one pod alone."""
+    """Without endpoints, with dead ones, for no source, with none on node1, for one pod only."""
     lab = cluster.lab
     there = lab.pods_on("node2")
     yield cluster.serve(cluster.new(), wait=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tunnel between two members, out of devices without a link header (as WireGuard's)."""
+"""A tunnel between two members, made of devices without a link header (like WireGuard's)."""
 
 import fcntl
 import os
@@ -20,7 +20,8 @@ _MOST_BYTES = 65536
 
 @contextmanager
 def tunnel(ends: Sequence[tuple[Member, Sequence[str]]]) -> Iterator[None]:
-    """Two members with addresses, prefix length included; packets go back and forth meanwhile."""
+    """Two members with addresses, including the prefix length; forwards packets inside the
+    block."""
     with ExitStack() as stack:
         here, there = (stack.enter_context(_device(*end)) for end in ends)
         stop, stopped = os.pipe()
@@ -48,7 +49,7 @@ def _device(member: Member, addresses: Sequence[str]) -> Iterator[int]:
 
 
 def _carry(here: int, there: int, stop: int) -> None:
-    """Carry packets until the other end of `stop` is closed."""
+    """Forward packets until the other end of `stop` is closed."""
     other = {here: there, there: here}
     while stop not in (ready := select.select([here, there, stop], [], [])[0]):
         for fd in ready:

@@ -10,12 +10,13 @@ import pytest
 T = TypeVar("T")
 
 _PAUSE = 0.02
-# For a busy machine; what works takes a moment.
+# For a busy machine; usually it takes a moment.
 PATIENCE = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
-    """The first true value of `condition`; the test fails, naming `what`, after `timeout` s."""
+    """Returns the first true value of `condition`; the test fails, naming `what`, after `timeout`
+    s."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lab's own tests share: the command line, and a look for what stays behind."""
+"""Shared by the lab's own tests: the command line, and a search for leftovers."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def lab_command(*arguments, **options):
 
 
 def leftovers(name=NAME):
-    """Whatever on this machine still has the lab's name."""
+    """Everything on this machine that has the lab's name."""
     found = [str(path) for path in Path("/run/netns").glob(f"{name}-*")]
     found += [str(path) for path in Path(cgroup_root(), processes.TOP).glob(name)]
     found += [str(path) for path in state.ROOT.glob(name)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lab that is up: who reaches whom, and what is inside what."""
+"""A running lab: which members reach each other, and what each one contains."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SMALL = f"small-{os.getpid()}"
 
 @pytest.fixture
 def name():
-    """The name of a lab that the test builds; taken down whatever happens."""
+    """The name of a lab that the test builds; deleted in any case."""
     take_down(NAME)
     yield NAME
     take_down(NAME)
@@ -40,7 +40,7 @@ def small():
 
 
 def ask(member, address, protocol):
-    """What the pod at an address tells about a question from a member."""
+    """What the pod at an address reports about a request from a member."""
     kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with member.entered():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run leaves that is killed, the next one removes and names. What lives is left alone."""
+"""The next run removes and names what a killed run left behind, and leaves running ones alone."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from ebpflb.lab import processes, state
 from tests.e2e.lab.leftovers import lab_command
 from tests.leftovers import one_at_a_time, remove_leftovers
 
-# One of each, and what each is called; then it waits to be killed.
+# Creates one resource of each kind, prints their names, and waits to be killed.
 RUN = """
 import subprocess, sys
 from pathlib import Path
@@ -39,7 +39,7 @@ input()
 
 
 class Run:
-    """A process with one of each."""
+    """A process with one resource of each kind."""
 
     def __init__(self, folder: Path) -> None:
         self.lab = folder.name.replace("_", "-").lower()
@@ -55,7 +55,7 @@ class Run:
         self.marked, self.inside = int(marked), int(inside)
 
     def lines(self) -> set[str]:
-        """What is said of each."""
+        """The line about each resource."""
         return {
             f"lab {self.lab!r}: removed",
             f"process {self.marked} (sleep): ended",
@@ -65,7 +65,7 @@ class Run:
         }
 
     def there(self) -> list[bool]:
-        """Whether each is."""
+        """Whether each resource exists."""
         return [
             state.directory_of(self.lab).exists(),
             *(processes.identity(pid) is not None for pid in (self.marked, self.inside)),

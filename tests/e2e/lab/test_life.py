@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From up to down, also when it goes wrong: nothing stays behind, nothing foreign is touched."""
+"""From up to down, also when it fails: nothing is left behind, and nothing foreign is touched."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from tests.e2e.lab.leftovers import NAME, lab_command, leftovers
 
 @pytest.fixture
 def name():
-    """The name of a lab that the test builds; taken down whatever happens."""
+    """The name of a lab that the test builds; deleted in any case."""
     take_down(NAME)
     yield NAME
     take_down(NAME)
@@ -41,7 +41,7 @@ def test_what_has_the_name_but_is_no_labs_is_not_touched(name):
 
 def test_a_namespace_that_took_the_name_later_is_not_touched(name):
     lab = Lab.up(LabConfig(name, nodes=1, pods=0))
-    with lab.client.namespace.open():  # or its number might be given again
+    with lab.client.namespace.open():  # Otherwise its number might be reused.
         namespaces.delete(f"{name}-client", None)
         inode = namespaces.create(f"{name}-client")
     try:
@@ -89,7 +89,7 @@ def test_down_ends_all_that_was_started_inside(name):
     ]
     wait_until_equal(lambda: sleeping(name), (4, 7))
     lab.down()
-    # A shell may have outlived its child just long enough to say so: 128 + 9.
+    # A shell may outlive its child just long enough to report it: 128 + 9.
     assert {child.wait(60) for child in children} <= {-signal.SIGKILL, 128 + signal.SIGKILL}
     assert leftovers() == []
 

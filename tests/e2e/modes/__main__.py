@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test-matrix`, or `python -m tests.e2e.modes [TESTS...]`: tests again in other modes.
+"""`make test-matrix`, or `python -m tests.e2e.modes [TESTS...]`: runs tests in other modes.
 
-Without TESTS: what tests/e2e/modes asks, in all modes, and then the tests of rules, traffic,
-networks and operations in so many modes that every two values meet. With TESTS: these, in those.
+Without TESTS: tests/e2e/modes in all modes, and then the tests of rules, traffic, networks and
+operations in enough modes to cover every pair of values. With TESTS: these, in those modes.
 """
 
 import os
@@ -51,7 +51,7 @@ def main(tests: Sequence[str], only: str) -> None:
 
 
 def _run(mode: Mode, tests: Sequence[str]) -> tuple[str, list[str]]:
-    """The last line of pytest, and how to run again what failed."""
+    """The last line of pytest, and the command that repeats the failures."""
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     again, last = [], ""
     with subprocess.Popen(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modes of agents: all of them, and a few in which every two values meet."""
+"""The modes of agents: all of them, and a few that cover every pair of values."""
 
 from itertools import combinations, product
 
@@ -18,7 +18,7 @@ def all_modes() -> list[Mode]:
 
 
 def pairwise_modes() -> list[Mode]:
-    """So many that each two values of two options are together in one of them."""
+    """Enough modes that any two values of two options occur together in one of them."""
     every = all_modes()
     missing = {pair for mode in every for pair in _pairs(mode)}
     chosen = []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In every mode: who answers and who was seen, and that no change or restart costs a connection."""
+"""In every mode: which pods reply, what they see, and that changes and restarts cost no
+connection."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -45,7 +46,7 @@ def mode(request: pytest.FixtureRequest) -> Iterator[Mode]:
 
 @pytest.fixture(scope="module")
 def gateway(mode: Mode, own_lab, tmp_path_factory) -> Iterator[Gateway]:
-    """What the client outside sends to Services goes by node1."""
+    """The external client's Service traffic goes by node1."""
     with started(own_lab, tmp_path_factory.mktemp("mode")) as cluster:
         route_to_services(cluster, [own_lab.client])
         yield Gateway(cluster)
@@ -59,12 +60,12 @@ def cluster(gateway: Gateway) -> Iterator[Cluster]:
 
 
 def expected(mode: Mode, client: str, frontend: str, *, is_local: bool) -> dict[str, str]:
-    """The pods that answer, and whom they see; `is_local`: both policies are Local."""
+    """The pods that reply, and the client that they see; `is_local`: both policies are Local."""
     own = NODES.get(client)
     entry = "node1" if frontend == NODE_PORT else own or "node1"
     here, elsewhere = (HERE, ELSEWHERE) if entry == "node1" else (ELSEWHERE, HERE)
-    # What leaves the node of entry again has the node's address, except by DSR, which is for
-    # clients outside at external frontends.
+    # What leaves the entry node again has that node's address, except with DSR, which applies to
+    # external clients at external frontends.
     has_dsr = mode.has_dsr and own is None and frontend in EXTERNAL
     is_kept = own == entry or has_dsr
     seen = {here: client, elsewhere: client if is_kept else entry}
@@ -76,7 +77,7 @@ def expected(mode: Mode, client: str, frontend: str, *, is_local: bool) -> dict[
 def differing(
     mode: Mode, gateway: Gateway, spec: ServiceSpec, *, is_local: bool
 ) -> dict[Way, dict[str, str]]:
-    """The ways on which other pods answer, or see others."""
+    """The paths on which other pods reply, or see another client."""
     found: dict[Way, dict[str, str]] = {}
     times = {} if mode.scheduler in ("random", "maglev") else {"times": FEW_TIMES}
     for client, frontend in product(CLIENTS, FRONTENDS):
@@ -85,7 +86,8 @@ def differing(
             seen = {pod: ", ".join(owners) for pod, owners in said.items()}
             wanted = every
             if mode.scheduler == "least-connections":
-                # One short connection after the other may always find the same pod emptier.
+                # Short connections in sequence may always find the same pod with the fewest
+                # connections.
                 wanted = {pod: owner for pod, owner in every.items() if pod in seen}
             if not seen or seen != wanted:
                 found[way] = seen
@@ -95,7 +97,7 @@ def differing(
 def test_the_right_pods_answer_everybody_everywhere(mode, gateway, cluster):
     spec = gateway.serve(HERE, ELSEWHERE)
     if mode.has_dsr:
-        # A node that has not answered yet gets what is masqueraded.
+        # A node that has not answered a probe yet gets masqueraded traffic.
         node, families = cluster.lab.node("node1"), len(cluster.versions)
         wait_until(lambda: metric(node, REACHABLE) == families, "node2 takes part")
     assert differing(mode, gateway, spec, is_local=False) == {}
@@ -108,7 +110,7 @@ def test_policy_local_keeps_to_the_node_and_to_the_client(mode, gateway, cluster
 
 @pytest.mark.parametrize(("policies", "fate"), [({}, REFUSED), (LOCAL, SILENT)])
 def test_where_no_pod_may_answer_it_ends(gateway, cluster, policies, fate):
-    """Without any pod the client is refused; without a local one it hears nothing."""
+    """Without any pod the client is refused; without a local one its packets are dropped."""
     spec = gateway.serve(*([ELSEWHERE] if policies else []), **policies)
     seconds = SILENCE_SECONDS if fate == SILENT else PATIENCE
     assert set(gateway.fates(spec, "client", NODE_PORT, seconds).values()) == {fate}
@@ -118,8 +120,8 @@ def test_neither_a_change_nor_a_restart_costs_a_connection(mode, cluster):
     stays, goes, comes = (cluster.lab.pod(name) for name in ("pod-1-1", "pod-1-2", "pod-2-2"))
     spec = cluster.serve(cluster.new(), [stays, goes])
     agent = cluster.agents["node1"]
-    # Not for each pod: connections that stay may keep others away from it (least-connections), and
-    # ways that take turns may always meet the same one (round-robin).
+    # Not for each pod: held connections may keep others away from it (least-connections), and
+    # alternating paths may always get the same one (round-robin).
     with none_fails(cluster, spec, held=True) as loads:
         loads.go_on()
         cluster.serve(spec, [stays, comes], terminating=[goes])

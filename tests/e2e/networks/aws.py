@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node as the Amazon VPC CNI lays it out, and what of the VPC matters.
+"""A node as the Amazon VPC CNI configures it, and the relevant behaviour of the VPC.
 
 After cmd/routed-eni-cni-plugin/driver/driver.go and pkg/networkutils of aws/amazon-vpc-cni-k8s:
-pods on the first network interface (ENI), on a second one with a route table of its own, and with
-a security group, which come and go by a VLAN of a third one (POD_SECURITY_GROUP_ENFORCING_MODE is
+pods on the first network interface (ENI), on a second one with its own route table, and with a
+security group, whose traffic uses a VLAN of a third one (POD_SECURITY_GROUP_ENFORCING_MODE is
 strict). A veth stands for the VLAN device.
 
-The VPC routes each address to its ENI and drops what has a source that the ENI has not.
+The VPC routes each address to its ENI and drops packets whose source is not the ENI's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from tests.e2e.networks.plugins import LONGEST, UPLINK, VERSIONS, Style, nodad, 
 
 NODE = "node1"
 FIRST, SECOND, GROUPED = "pod-1-1", "pod-1-2", "pod-1-3"
-# The second ENI, the VLAN of the third one, and their tables.
+# The second ENI, the VLAN of the third one, and their route tables.
 ENI, VLAN = "eth1", "vlan.eth.1"
 _TABLES = {ENI: 2, VLAN: 101}
 _PODS = {FIRST: "eni0a1b2c3d4e5", SECOND: "eni1a2b3c4d5e6", GROUPED: "vlan2a3b4c5d6e"}
@@ -29,7 +29,7 @@ _VLAN_MAC, _ROUTER_MAC = "0a:eb:f1:b0:00:01", "0a:eb:f1:b0:00:02"
 
 
 class Subnet(NamedTuple):
-    """Of an ENI: the node's address, and that of the VPC's router."""
+    """Addresses in an ENI's subnet: the node's, and the VPC router's."""
 
     node: str
     router: str
@@ -74,7 +74,7 @@ def _port(device: str) -> str:
 
 
 def _router(lab: Lab, version: int) -> Iterator[str]:
-    """The VPC's side: each pod's address at its ENI."""
+    """The VPC's side: routes for each pod's address to its ENI."""
     for device, subnets in SUBNETS.items():
         subnet = subnets[version]
         yield f"link set {_port(device)} up"
@@ -91,7 +91,7 @@ def _router(lab: Lab, version: int) -> Iterator[str]:
 
 
 def _enis(lab: Lab, version: int) -> Iterator[str]:
-    """setupENINetwork(), and setupVlan(): everything by the VPC's router."""
+    """setupENINetwork(), and setupVlan(): all traffic goes by the VPC's router."""
     for device, subnets in SUBNETS.items():
         subnet, table = subnets[version], _TABLES[device]
         yield f"link set {device} up"
@@ -122,7 +122,7 @@ def _rules(lab: Lab, version: int) -> Iterator[str]:
 
 
 def _leave_to_router(lab: Lab, version: int) -> None:
-    """Pods of the node are reached by the VPC's router alone."""
+    """Pods of the node are reachable only by the VPC's router."""
     own = lab.layout.ranges_of(version).pods(1)
     for node in lab.nodes[1:]:
         run(node, version, [f"route del {own}"])
@@ -170,7 +170,7 @@ table ip aws-cni {{
 
 
 def _source_check(lab: Lab) -> Iterator[str]:
-    """What each ENI may send."""
+    """The VPC drops packets whose source is not the ENI's."""
     yield "table inet vpc {\n chain check {\n  type filter hook prerouting priority raw;\n"
     for device, pod in ((ENI, SECOND), (VLAN, GROUPED)):
         for version, family in ((4, "ip"), (6, "ip6")):

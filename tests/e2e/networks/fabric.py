@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""node1 behind two uplinks, over which it and the router outside spread flows (ECMP).
+"""node1 behind two uplinks, over which it and the external router spread flows (ECMP).
 
-The underlay is the router of both. The node's own address is on its loopback device, as where
-routers are told of it. Numbered uplinks have subnets of their own; those without numbers have
-link-local addresses alone, which are the next hops for IPv4 too (RFC 5549).
+The underlay is the router of both. The node's own address is on its loopback device, as on nodes
+that announce it to their routers. Numbered uplinks have their own subnets; unnumbered ones have
+link-local addresses only, which are the next hops for IPv4 too (RFC 5549).
 """
 
 import socket
@@ -28,21 +28,21 @@ _SUBNETS = {
 # In each subnet.
 _NUMBERS = {"router": 1, "node": 2}
 _LINK_LOCAL = {"router": "fe80::1", "node": "fe80::2"}
-# Where source and destination are in a frame.
+# Offsets of source and destination in a frame.
 _ADDRESSES = {4: (slice(26, 30), slice(30, 34)), 6: (slice(22, 38), slice(38, 54))}
-# By addresses and ports.
+# Hash over addresses and ports.
 _BY_FLOW = "1"
 
 
 class Crossing(NamedTuple):
-    """A packet on its way from the node: by which uplink, and from whom."""
+    """A packet that leaves the node: its uplink and its source."""
 
     link: str
     source: str
 
 
 class Fabric:
-    """The uplinks, the routes over them, and what crosses them."""
+    """The uplinks, the routes over them, and a record of the packets that cross them."""
 
     def __init__(self, lab: Lab, *, numbered: bool) -> None:
         """The node has no other uplink afterwards. numbered: see above."""
@@ -53,14 +53,14 @@ class Fabric:
         self._spread_over(LINKS)
 
     def source(self, link: str, version: int) -> str:
-        """What the node masquerades with if a packet leaves by this uplink."""
+        """The masquerade address of packets that leave by this uplink."""
         if self.is_numbered:
             return self._place(link, version, "node")
         return address_of(self._node, version)
 
     @contextmanager
     def without(self, link: str) -> Iterator[None]:
-        """The router's end of the uplink is down, and both sides send by the other one."""
+        """The router's end of the uplink is down, and both sides use the other one."""
         run(self._router, 4, [f"link set {_port(link)} down"])
         self._spread_over([each for each in LINKS if each != link])
         try:
@@ -73,7 +73,7 @@ class Fabric:
 
     @contextmanager
     def crossings(self, pod: Member, version: int) -> Iterator[set[Crossing]]:
-        """At the end: how packets to the pod have left the node."""
+        """Yields how packets to the pod left the node, filled in at the end."""
         seen: set[Crossing] = set()
         with ExitStack() as stack:
             with self._router.entered():
@@ -104,7 +104,7 @@ class Fabric:
             self._tell_others(version)
 
     def _spread_over(self, links: Collection[str]) -> None:
-        """Both sides send by these uplinks from now on."""
+        """From now on both sides send by these uplinks."""
         for version in VERSIONS:
             ranges = self._lab.layout.ranges_of(version)
             to_node = " ".join(self._hop(link, version, "router") for link in links)
@@ -117,7 +117,7 @@ class Fabric:
         return f"{address_of(self._node, version)}/{LONGEST[version]}"
 
     def _number(self, link: str, version: int) -> None:
-        """Both ends get their addresses; nothing happens to those they have."""
+        """Both ends get their addresses; existing ones are not touched."""
         bits = ip_network(_SUBNETS[link][version]).prefixlen
         for member, device, who in (
             (self._router, _port(link), "router"),
@@ -143,7 +143,7 @@ class Fabric:
             run(member, version, [f"route replace {place} {via}" for place in places])
 
     def _hop(self, link: str, version: int, who: str) -> str:
-        """The way to the other side, as seen by the node or the router."""
+        """The next hop towards the other side, as seen by the node or the router."""
         device, other = (link, "router") if who == "node" else (_port(link), "node")
         if self.is_numbered:
             return f"nexthop via {self._place(link, version, other)} dev {device}"
@@ -154,7 +154,7 @@ class Fabric:
 
 
 def _sources(made: socket.socket, version: int, to: bytes) -> Iterator[str]:
-    """From whom packets to this address have come."""
+    """The sources of packets that arrived at this address."""
     source, destination = _ADDRESSES[version]
     while True:
         try:

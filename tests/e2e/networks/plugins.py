@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of a lab as network plugins lay them out, after their sources. AWS has a module of its own.
+"""Nodes of a lab configured as network plugins do it, after their sources. AWS has its own module.
 
 A Linux bridge stands for Open vSwitch, and a veth with both ends on the node for its internal port.
 """
@@ -20,9 +20,9 @@ _SWITCH, _GATEWAY, _GATEWAY_PORT = "br-int", "antrea-gw0", "gw0-port"
 class Style(NamedTuple):
     """How a pod's veth is wired.
 
-    gateways: what a pod takes for its gateway, by IP version. mac: of the host's end, known to the
-    pod without asking. proxy_arp: the host's end answers for any IPv4 address. is_on_host: it has
-    the gateway's address.
+    gateways: the pod's gateway, by IP version. mac: of the host's end, as a static neighbour of the
+    pod. proxy_arp: the host's end answers for any IPv4 address. is_on_host: it has the gateway's
+    address.
     """
 
     gateways: Mapping[int, str]
@@ -41,14 +41,14 @@ def lay_out_azure(lab: Lab, pod: Member) -> None:
 
 
 def lay_out_gke(lab: Lab, pod: Member) -> None:
-    """GKE without Dataplane V2: the CNI plugin ptp, with names of its own."""
+    """GKE without Dataplane V2: the CNI plugin ptp, with other device names."""
     node = int(pod.node.removeprefix("node"))
     gateways = {each.version: each.pod_gateway(node) for each in lab.layout.ranges}
     rewire(lab, pod, f"gke{_number(pod)}", Style(gateways, is_on_host=True))
 
 
 def lay_out_switch(lab: Lab, name: str) -> None:
-    """Antrea, much as OVN-Kubernetes and Kube-OVN.
+    """Antrea; OVN-Kubernetes and Kube-OVN are similar.
 
     Pods are ports of a switch, the node reaches them by its gateway port, and the uplink is a port
     of another switch, which has the node's addresses.
@@ -80,7 +80,7 @@ def lay_out_switch(lab: Lab, name: str) -> None:
 
 
 def _moved_uplink(lab: Lab, node: Member, version: int) -> Iterator[str]:
-    """A bridge has the addresses and routes of the node, and its card as a port."""
+    """A bridge gets the addresses and routes of the node, and its network card as a port."""
     routes = node.exec(["ip", f"-{version}", "route"]).stdout.splitlines()
     if version == VERSIONS[0]:
         yield f"link add {UPLINK_BRIDGE} type bridge mcast_snooping 0"
@@ -130,7 +130,7 @@ def run(member: Member, version: int, lines: Iterable[str]) -> None:
 
 
 def nodad(version: int) -> str:
-    """What to add where an address is: others are told apart by construction."""
+    """The suffix for adding an address; IPv6 needs no duplicate address detection here."""
     return " nodad" if version == 6 else ""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that are renamed, lose their address or have a tiny MTU under flows of Services."""
+"""Devices that are renamed, lose their address or get a tiny MTU while Service flows use them."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -33,7 +33,7 @@ def node(own_lab: Lab) -> LabNode:
 
 @pytest.fixture(scope="module")
 def specs(cluster: Cluster, own_lab: Lab) -> Mapping[str, ServiceSpec]:
-    """Of a pod on the node, and of one elsewhere."""
+    """Services of a pod on the node, and of one on another node."""
     return {name: cluster.serve(cluster.new(), [own_lab.pod(name)]) for name in (HERE, REMOTE)}
 
 
@@ -55,7 +55,8 @@ def test_a_device_may_be_renamed(own_lab, node, specs, device, name, version):
 
 @pytest.fixture
 def small(own_lab: Lab, node: LabNode) -> Iterator[None]:
-    """The uplink takes small packets; what the kernel takes away of IPv6 comes back at the end."""
+    """The uplink gets a small MTU; IPv6 configuration that the kernel removes is restored at the
+    end."""
     (ranges,) = (each for each in own_lab.layout.ranges if each.version == 6)
     routes = node.exec(["ip", "-6", "route"]).stdout.splitlines()
     node.exec(["ip", "link", "set", "eth0", "mtu", str(_SMALL)])
@@ -77,6 +78,6 @@ def test_a_tiny_mtu_leaves_ipv4_as_it_is_and_ipv6_is_reported(own_lab, node, spe
 
 
 def test_ipv6_is_served_again(own_lab, node, specs):
-    """After the test above: its addresses came back."""
+    """After the test above, which restored its addresses."""
     for pod, spec in specs.items():
         wait_until_equal(partial(fate, own_lab.client, node.ipv6, spec.node_port), pod)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct server return between three nodes: pods see their clients, and answer them directly.
+"""Direct server return between three nodes: pods see their clients, and reply to them directly.
 
-Pods are on the second and the third node, so what reaches the first one always goes on in a tunnel.
+Pods are on the second and the third node, so the first one forwards everything in tunnels.
 """
 
 import errno
@@ -37,7 +37,7 @@ from tests.e2e.harness.waiting import wait_until, wait_until_equal
 PORT = 6089
 MAGLEV = {"ebpflb.io/scheduler": "maglev"}
 BODY = bytes(range(256)) * 4000
-# The link's MTU without the tunnel's headers.
+# The link's MTU minus the tunnel's headers.
 ROOM = {4: 1500 - 68, 6: 1500 - 88}
 HEADERS = {4: 28, 6: 48}
 MANY, FORGED = 500, 500
@@ -70,7 +70,8 @@ def edge(lab: Lab, key_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def spec(edge: Cluster) -> Iterator[ServiceSpec]:
-    """A Service with all pods but those of the first node, which every node reaches in tunnels."""
+    """A Service with all pods but those of the first node, which every other node reaches in
+    tunnels."""
     spec = edge.serve(edge.new("LoadBalancer"), elsewhere(edge.lab))
     wait_until(partial(all_see_the_client, edge, spec), "all nodes send in tunnels")
     yield spec
@@ -112,7 +113,7 @@ def test_pods_elsewhere_see_the_client(edge: Cluster, spec: ServiceSpec, protoco
 def test_a_node_reaches_its_own_endpoints_by_another_node(
     edge: Cluster, spec: ServiceSpec, protocol: str
 ):
-    """From its processes, from the endpoints themselves, and from pods that are none."""
+    """From its processes, from the endpoints themselves, and from other pods."""
     lab = edge.lab
     edge.serve(spec, [lab.pod("pod-2-1")])
     clients = [lab.node("node2"), lab.pod("pod-2-1"), lab.pod("pod-2-2")]
@@ -138,7 +139,7 @@ def test_connections_leave_room_for_the_tunnel(edge: Cluster, spec: ServiceSpec)
             exchange(made)
             most = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             headers = 40 if version == 4 else 60
-            # Linux counts the time stamps, too.
+            # Linux counts the TCP timestamps, too.
             assert ROOM[version] - headers - 12 <= most <= ROOM[version] - headers
 
 
@@ -194,7 +195,7 @@ def test_no_connection_fails_while_pods_come_and_go(edge: Cluster, spec: Service
 def test_no_connection_fails_to_what_the_pods_node_does_not_know_yet(
     edge: Cluster, spec: ServiceSpec
 ):
-    """It is masqueraded until then. A new endpoint, and then a new Service."""
+    """Until then it is masqueraded. Covers a new endpoint, and a new Service."""
     assert isinstance(edge.agents, dict)
     lab, client = edge.lab, edge.lab.client
     known, comes = lab.pod("pod-3-1"), lab.pod("pod-2-1")
@@ -250,12 +251,12 @@ def test_the_maps_and_the_status_say_where_tunnels_lead(edge: Cluster, spec: Ser
     assert tunnels["pods"] == len(led)
 
 
-# Nobody outside gets in
+# Outsiders cannot send tunnels
 
 
 @pytest.mark.parametrize("who", ["LAN", "Internet"])
 def test_a_tunnel_from_outside_is_dropped_and_counted(edge: Cluster, spec: ServiceSpec, who: str):
-    """In the name of a node, without the key; or with the key, in the name of others."""
+    """In the name of a node but without the key, or with the key but from another address."""
     lab, pod, node = edge.lab, edge.lab.pod("pod-2-1"), edge.lab.node("node2")
     member, key, drops = lab.underlay, KEYS[1], KEY_DROPS
     if who == "Internet":
@@ -275,7 +276,7 @@ def test_a_tunnel_from_outside_is_dropped_and_counted(edge: Cluster, spec: Servi
 
 
 def test_a_pod_gets_nothing_out_to_a_node(edge: Cluster, spec: ServiceSpec):
-    """Though it knows the key: its own node drops it, whichever node it is for."""
+    """Although it knows the key: its own node drops the tunnel, whichever node it is for."""
     lab, pod, node = edge.lab, edge.lab.pod("pod-1-1"), edge.lab.node("node1")
     before = metric(node, POD_DROPS)
     targets = [
@@ -304,7 +305,7 @@ def keys_in_force(node: LabNode) -> str:
 
 
 def tunnel_to(lab: Lab, spec: ServiceSpec, pod: Member, version: int, key: str = KEYS[0]) -> bytes:
-    """Geneve, its option, and the IP header of a packet that pretends to come from elsewhere."""
+    """Geneve, its option, and the IP header of a packet with a forged source."""
 
     address = socket.inet_pton(
         socket.AF_INET if version == 4 else socket.AF_INET6, address_of(pod, version)
@@ -320,7 +321,7 @@ def tunnel_to(lab: Lab, spec: ServiceSpec, pod: Member, version: int, key: str =
     return bytes(packet)
 
 
-# A node that goes
+# A node that is removed
 
 
 def test_connections_outlive_the_node_that_carried_them(edge: Cluster):
@@ -355,7 +356,8 @@ def test_connections_outlive_the_node_that_carried_them(edge: Cluster):
 
 
 def route_by(lab: Lab, verb: str, spec: ServiceSpec, nodes: tuple[LabNode, ...]) -> None:
-    """The client's way to the load-balancer IPs, over several nodes by ports and addresses."""
+    """The client's route to the load-balancer IPs, over several nodes by a hash of addresses and
+    ports."""
     for version in lab.config.family.versions:
         hops = [word for node in nodes for word in ("nexthop", "via", address_of(node, version))]
         place = lab.ingress_ip(spec.number, version)
@@ -364,14 +366,14 @@ def route_by(lab: Lab, verb: str, spec: ServiceSpec, nodes: tuple[LabNode, ...])
 
 
 def is_connected(lab: Lab, spec: ServiceSpec) -> bool:
-    """Whether the client has as many connections as it wants, in each family."""
+    """Whether the client has all its connections, in each family."""
     command = ["ss", "-Htn", "state", "established", "dport", f"= :{spec.port}"]
     opened = lab.client.exec(command).stdout.splitlines()
     return len(opened) == MANY * len(lab.config.family.versions)
 
 
 def carries(node: LabNode, flows: int) -> bool:
-    """Whether so many connections go from this node in tunnels."""
+    """Whether this many connections go from this node in tunnels."""
     maps = pinned_maps(node)
     values = (value for name in FLOW_TABLES for _, value in maps[name].items())
     found = [each for each in values if LbConntrack.from_buffer_copy(each).flags & CtFlag.LB_CT_DSR]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that take no part in DSR, or cannot be reached in a tunnel, cost no connection.
+"""Nodes without DSR, or unreachable through tunnels, cost no connection.
 
 All pods are on the second node; clients reach them by the first one.
 """
@@ -26,7 +26,7 @@ from tests.e2e.harness.waiting import wait_until_equal
 DSR = ("--dsr", "annotated")
 ANNOTATION = {"ebpflb.io/dsr": "true"}
 PORT = 6089
-# A lost answer is noticed within a period of 10 s, the next two after a second each.
+# A lost reply is noticed within a period of 10 s; two retries follow after a second each.
 NOTICE_SECONDS = 120.0
 SILENT = 'ebpflb_dsr_peers{state="unreachable"}'
 ANSWERING = 'ebpflb_dsr_peers{state="reachable"}'
@@ -38,7 +38,7 @@ add rule bridge firewall forward {match} udp dport {port} drop
 
 
 class Edge:
-    """The Service, and what the first node does for it."""
+    """The Service, and how the first node forwards its traffic."""
 
     def __init__(self, cluster: Cluster, spec: ServiceSpec) -> None:
         self.cluster = cluster
@@ -47,12 +47,12 @@ class Edge:
         self.node = self.lab.node("node1")
 
     def tunneled(self) -> set[int]:
-        """The IP versions of the pods to which tunnels lead."""
+        """The IP versions in which pods are reached through tunnels."""
         pods = pinned_maps(self.node)["lb_pod_nodes"].items()
         return {6 if ":" in format_address(Address(pod)) else 4 for pod, _ in pods}
 
     def clients(self, version: int, protocol: str = "tcp") -> set[str]:
-        """Whom the pods see."""
+        """The clients that the pods see."""
         place = address_of(self.node, version), self.spec.node_port
         found = answers(self.lab.client, *place, protocol, 10)
         return {str(each.get("client_address") or each["error"]) for each in found}
@@ -60,7 +60,7 @@ class Edge:
     def await_tunnels(self, *versions: int) -> None:
         """The pods of these IP versions see the client, the others the first node.
 
-        A UDP flow that is older goes its old way, if by chance it is the same.
+        An older UDP flow with the same port would keep its old path.
         """
         wait_until_equal(self.tunneled, set(versions), NOTICE_SECONDS)
         for version in self.cluster.versions:
@@ -69,12 +69,12 @@ class Edge:
                 wait_until_equal(partial(self.clients, version, protocol), expected)
 
     def troubles(self) -> list[Mapping[str, str]]:
-        """What doctor says of DSR that is wrong."""
+        """The problems with DSR that doctor reports."""
         found = json.loads(ebpflb(self.node, "doctor", "-o", "json").stdout)["findings"]
         return [each for each in found if (each["check"], each["severity"]) == ("dsr", "warning")]
 
     def assert_told(self, *families: str) -> None:
-        """The second node is said to be silent in these."""
+        """The second node is reported as not answering in these families."""
         asked = len(self.cluster.versions)
         wait_until_equal(partial(metric, self.node, SILENT), len(families))
         assert metric(self.node, ANSWERING) == asked - len(families)
@@ -88,7 +88,7 @@ class Edge:
 
     @contextmanager
     def firewall(self, match: str = "") -> Iterator[None]:
-        """Between the nodes, for what is sent in tunnels."""
+        """A firewall between the nodes that drops tunnel traffic."""
         rules = FIREWALL.format(match=match, port=PORT)
         self.lab.underlay.exec(["nft", "-f", "-"], input=rules)
         try:
@@ -116,7 +116,7 @@ def edge(cluster: Cluster) -> Iterator[Edge]:
 
 @contextmanager
 def other(lab: Lab, log: Path, *options: str) -> Iterator[NodeAgent]:
-    """An agent on the second node, which takes what it has loaded with it."""
+    """An agent on the second node; its programs are removed at the end."""
     agent = NodeAgent(lab.node("node2"), log / "node2.log", options)
     agent.start()
     try:

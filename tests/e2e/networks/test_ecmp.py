@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that spreads its flows over two uplinks, and one of them going away."""
+"""A node that spreads its flows over two uplinks, one of which fails."""
 
 import json
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ from tests.e2e.networks.plugins import VERSIONS
 
 HERE, REMOTE = "pod-1-1", "pod-2-1"
 _PORT = 80
-# So many flows leave out one of two ways once in 10^9 times.
+# This many flows all use the same one of two paths once in 10^9 runs.
 _MANY = 30
-# These leave out the first one once in 10^4 times.
+# This many flows all avoid the first one once in 10^4 runs.
 _SOME = 7
 WAYS = pytest.mark.parametrize(
     ("version", "protocol"), [(version, protocol) for version in VERSIONS for protocol in PROTOCOLS]
@@ -31,7 +31,7 @@ SERVERS = pytest.mark.parametrize("pod", [HERE, REMOTE])
 
 
 class Site(NamedTuple):
-    """The node with agents, and the Services of each pod alone."""
+    """The node with an agent, and a Service for each pod."""
 
     cluster: Cluster
     fabric: Fabric
@@ -90,7 +90,7 @@ def test_flows_are_spread_and_masqueraded_with_the_address_of_their_uplink(site,
 @SERVERS
 @WAYS
 def test_flows_go_on_without_an_uplink(site, pod, version, protocol):
-    """A connection that is masqueraded with an address of the uplink waits until that is back."""
+    """A connection masqueraded with an address of the uplink waits until that is restored."""
     lab, fabric = site.cluster.lab, site.fabric
     places = outside(site, version, pod)
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def test_flows_go_on_without_an_uplink(site, pod, version, protocol):
             assert others(results(new, times=_SOME), pod) == {}
         for flow in flows:
             if protocol == "udp":
-                # A datagram may be lost while the uplink comes back.
+                # A datagram may be lost while the uplink is being restored.
                 wait_answered(flow, pod)
             else:
                 assert exchange(flow) == pod

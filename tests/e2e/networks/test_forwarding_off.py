@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device whose own IPv6 sysctl `forwarding` is off: Linux forwards by that of all devices."""
+"""A device whose own IPv6 sysctl `forwarding` is off: Linux checks only that of all devices."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes with the rules of ip-masq-agent, as on GKE and AKS: backends see the same clients.
+"""Nodes with the rules of ip-masq-agent, as on GKE and AKS: backends see the same clients as
+without.
 
 After cmd/ip-masq-agent of kubernetes-sigs/ip-masq-agent and cmd/ip-masq-agent-v2 of
-Azure/ip-masq-agent-v2: what leaves for addresses that are not of the cluster is masqueraded.
+Azure/ip-masq-agent-v2: traffic to addresses outside the cluster is masqueraded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,17 +21,17 @@ from tests.e2e.harness.reached import server
 from tests.e2e.networks.plugins import LONGEST, VERSIONS
 
 NODE, OTHER_NODE, POD, HERE, REMOTE = "node1", "node2", "pod-1-1", "pod-1-2", "pod-2-1"
-# An endpoint outside the cluster, to which the rules masquerade.
+# An endpoint outside the cluster, whose traffic the rules masquerade.
 FOREIGN = "underlay"
 _LINK_LOCAL = {4: "169.254.0.0/16", 6: "fe80::/10"}
 _TOOLS = {4: "iptables", 6: "ip6tables"}
-# GKE's has no protocol, which newer versions of iptables demand with ports.
+# GKE's rule has no protocol, which newer versions of iptables require with ports.
 _RANDOM = "-j MASQUERADE --to-ports 32768-65535 --random-fully"
 _MASQUERADE = {
     "GKE": (f"-p tcp {_RANDOM}", f"-p udp {_RANDOM}"),
     "AKS": ("-j MASQUERADE",),
 }
-# Each with one way of forwarding.
+# One for each value of --forwarding.
 _FORWARDING = {"GKE": "stack", "AKS": "redirect"}
 _SOME = 5
 WAYS = pytest.mark.parametrize(
@@ -102,7 +103,8 @@ def site(flavour: str, masquerading: Lab, tmp_path_factory) -> Iterator[Site]:
 
 
 class Sight(NamedTuple):
-    """Who asks which Service where, and whom the pod must see: None is its gateway."""
+    """The client, the Service and its address, and the client that the pod must see: None is its
+    gateway."""
 
     source: Member
     service: tuple[str, str]
@@ -113,7 +115,7 @@ class Sight(NamedTuple):
 def sights(site: Site) -> Iterator[Sight]:
     """As without the rules: docs/services.md names the source addresses.
 
-    With `stack`, the rules masquerade what leaves for the foreign endpoint before ebpflb does.
+    With `stack`, the rules masquerade traffic to the foreign endpoint before ebpflb does.
     """
     lab = site.cluster.lab
     node, pod, client = lab.node(NODE), lab.pod(POD), lab.client
@@ -160,7 +162,7 @@ def test_a_pod_reaches_itself(site, version, protocol):
 
 
 def test_without_a_service_the_rules_masquerade(masquerading):
-    """That they are in force."""
+    """Proves that the rules are in force."""
     lab = masquerading
     with server(lab.underlay, FOREIGN, lab.config.port):
         for version, protocol in product(VERSIONS, PROTOCOLS):

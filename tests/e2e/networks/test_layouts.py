@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes laid out as network plugins document it that cannot be run here, one of each in one lab."""
+"""Nodes configured like network plugins that cannot run here, one node for each, in one lab."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ _OPTIONS = ["--host-devices", f"+{aws.VLAN}"]
 
 
 class Laid(NamedTuple):
-    """The lab with agents, and the Services of each pod alone, by its policy."""
+    """The lab with agents, and a Service for each pod and policy."""
 
     cluster: Cluster
     services: Mapping[tuple[str, str], ServiceSpec]
@@ -65,7 +65,7 @@ def from_outside(laid: Laid, node: str) -> Iterator[tuple[Attempt, str]]:
     lab = laid.cluster.lab
     here = [name for name in PODS if lab.pod(name).node == node]
     wanted = [(name, "Cluster") for name in [*here, REMOTE[node]]]
-    # Security groups for pods: AWS does not support policy Local with them.
+    # Pods with security groups: AWS does not support policy Local for them.
     wanted += [(name, "Local") for name in here if name != aws.GROUPED]
     for (name, policy), version in product(wanted, VERSIONS):
         port = laid.services[name, policy].node_port
@@ -81,13 +81,14 @@ def _addresses(lab: Lab, node: str, version: int, pod: str) -> Iterator[str]:
 
 
 def from_inside(laid: Laid, node: str) -> Iterator[tuple[Attempt, str]]:
-    """From the node and its pods to ClusterIPs of pods there and elsewhere, themselves too."""
+    """From the node and its pods to ClusterIPs of pods on this and other nodes, including
+    themselves."""
     lab = laid.cluster.lab
     members: list[Member] = [pod for pod in lab.pods_on(node) if pod.name in PODS]
     wanted = [*(pod.name for pod in members), REMOTE[node]]
     for member, name, version in product([lab.node(node), *members], wanted, VERSIONS):
         address = lab.cluster_ip(laid.services[name, "Cluster"].number, version)
-        # The VPC CNI has the node itself reach pods with security groups by TCP alone.
+        # The VPC CNI lets the node itself reach pods with security groups by TCP only.
         is_grouped = (member.name, name) == (AWS, aws.GROUPED)
         for protocol in PROTOCOLS[: 1 if is_grouped else 2]:
             yield Attempt(member, address, _PORT, protocol), name
@@ -107,7 +108,7 @@ def test_every_way_leads_to_the_pod(laid, node, ways):
 
 
 def test_packets_have_left_by_the_interface_that_has_their_source(laid):
-    """After all the traffic above."""
+    """Checks all the traffic above."""
     ruleset = laid.cluster.lab.underlay.exec(["nft", "-j", "list", "ruleset"]).stdout
     rules = [each["rule"]["expr"] for each in json.loads(ruleset)["nftables"] if "rule" in each]
     dropped = [part["counter"]["packets"] for rule in rules for part in rule if "counter" in part]

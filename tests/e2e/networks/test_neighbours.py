@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A next hop that comes back with another MAC address and says nothing about it."""
+"""A next hop that returns with another MAC address and does not announce it."""
 
 import json
 import socket
@@ -18,18 +18,18 @@ from tests.e2e.harness.waiting import wait_until
 
 NEW_MAC = "0e:eb:f1:b0:ff:02"
 POD = "pod-2-1"
-# A neighbour is trusted that long, then probed at once, and searched again soon.
+# How long a neighbour is trusted; then it is probed at once, and resolved again soon.
 SOON = {"base_reachable_time_ms": "200", "delay_first_probe_time": "0", "retrans_time_ms": "50"}
 
 
 @contextmanager
 def searched_soon(node: Member) -> Iterator[None]:
-    """The node soon misses a neighbour."""
+    """The node soon notices when a neighbour does not answer."""
     wanted = {f"ipv{ip}/neigh/eth0/{name}": SOON[name] for ip in (4, 6) for name in SOON}
     with node.entered():
         before = {name: Path("/proc/sys/net", name).read_text() for name in wanted}
         write_sysctls(wanted)
-    # What is known already would be trusted for as long as it was before.
+    # Existing entries would keep their previous timeout.
     node.exec(["ip", "neigh", "flush", "all"])
     try:
         yield
@@ -68,7 +68,7 @@ def test_a_masqueraded_flow_finds_the_next_hop_again(cluster, lab, next_hop, ver
 
 
 def is_answered(flow: socket.socket) -> bool:
-    """Whether the pod answers a line now; a line of TCP arrives later if not at once."""
+    """Whether the pod replies to a line now, or with TCP after a retransmission."""
     try:
         return exchange(flow).splitlines()[-1] == POD
     except TimeoutError:

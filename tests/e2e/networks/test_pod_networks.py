@@ -23,7 +23,7 @@ WAYS = pytest.mark.parametrize(
 
 
 class Site(NamedTuple):
-    """Nodes with agents, and the Services of each pod alone."""
+    """Nodes with agents, and a Service for each pod."""
 
     cluster: Cluster
     specs: dict[str, ServiceSpec]
@@ -42,7 +42,7 @@ class Site(NamedTuple):
 
 
 def make(node: LabNode, name: str, pod: Member, kind: str) -> None:
-    """A device on the uplink becomes the pod's eth0. Skips if the kernel has none of the kind."""
+    """A device on the uplink becomes the pod's eth0. Skips if the kernel lacks the device type."""
     command = f"link add link {UPLINK} name {name} type {kind}".split()
     done = node.exec(["ip", *command], check=False)
     if done.returncode:
@@ -89,7 +89,7 @@ def site(request, tmp_path_factory) -> Iterator[Site]:
 
 @WAYS
 def test_a_pod_on_the_uplink_reaches_services(site, version, protocol):
-    """By the socket hooks: no device of the node sees its packets."""
+    """Through the socket hooks: no device of the node sees its packets."""
     pod = site.cluster.lab.pod(POD)
     for name in (BESIDE, REMOTE):
         attempt = site.inside(pod, name, version, protocol)
@@ -116,7 +116,7 @@ def test_its_own_node_serves_pods_elsewhere(site, version, protocol):
 
 @WAYS
 def test_its_own_node_does_not_reach_it_with_or_without_a_service(site, version, protocol):
-    """The kernel separates a device from those on top of it."""
+    """The kernel isolates a device from those on top of it."""
     lab = site.cluster.lab
     node = lab.node(NODE)
     straight = Attempt(node, address_of(lab.pod(POD), version), lab.config.port, protocol)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An uplink with two subnets: the node masquerades with its address in that of the next hop."""
+"""An uplink with two subnets: the node masquerades with its address in the next hop's subnet."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.e2e.harness.waiting import wait_until
 from tests.e2e.steps.explained import explained, place
 
 POD = "pod-2-1"
-# In the second subnet. That of IPv6 has more bits in common with the pods' than the first one.
+# In the second subnet. The IPv6 one shares more bits with the pods' than the first subnet does.
 HOSTS = {4: ("10.{}.30.{}", 24), 6: ("fdeb:f1b:{:x}:1f2::{:x}", 64)}
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 
@@ -49,7 +49,7 @@ def has_subnets(node: LabNode) -> bool:
 
 @contextmanager
 def routed(lab: Lab, version: int, *way: str) -> Iterator[None]:
-    """node1 sends to the pods of node2 in that way."""
+    """node1 reaches the pods of node2 over the second subnet."""
     node, to = lab.node("node1"), str(lab.layout.ranges_of(version).pods(2))
     (before,) = json.loads(node.exec(["ip", f"-{version}", "-json", "route", "show", to]).stdout)
     node.exec(["ip", "route", "replace", to, *way])
@@ -58,7 +58,7 @@ def routed(lab: Lab, version: int, *way: str) -> Iterator[None]:
 
 
 def seen_by_pod(cluster: Cluster, version: int, protocol: str) -> set[str]:
-    """Whom a pod of node2 sees when the client asks a NodePort of node1; `explain` says so too."""
+    """The client that a pod of node2 sees behind a NodePort of node1; `explain` agrees."""
     lab = cluster.lab
     node, client = lab.node("node1"), address_of(lab.client, version)
     spec = cluster.serve(cluster.new(), [lab.pod(POD)])
@@ -75,7 +75,7 @@ def seen_by_pod(cluster: Cluster, version: int, protocol: str) -> set[str]:
 
 
 def seen_with_netfilter(lab: Lab, version: int, protocol: str) -> set[str]:
-    """The same, where iptables of node1 masquerades what the client sends to the pod itself."""
+    """The same with iptables of node1 masquerading the client's packets to the pod itself."""
     node, pod, client = (lab.node("node1"), lab.pod(POD), lab.client)
     target, via = address_of(pod, version), address_of(node, version)
     tool = "iptables" if version == 4 else "ip6tables"

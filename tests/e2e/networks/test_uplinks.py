@@ -22,7 +22,7 @@ WAYS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def links(own_lab: Lab) -> Uplinks:
-    """Before the agent starts, which finds them."""
+    """Created before the agent starts, which finds them."""
     return Uplinks(own_lab)
 
 
@@ -41,7 +41,7 @@ def specs(cluster: Cluster, own_lab: Lab) -> dict[str, ServiceSpec]:
 
 @pytest.fixture
 def spec(specs: dict[str, ServiceSpec]) -> ServiceSpec:
-    """That of the pod on the node."""
+    """The Service of the pod on the node."""
     return specs[POD]
 
 
@@ -54,7 +54,7 @@ def uplinks(links: Uplinks, cluster: Cluster, own_lab: Lab) -> Uplinks:
 
 
 def withdraw(uplinks: Uplinks) -> None:
-    """The link stays up, but routers have found a better way."""
+    """The link stays up, but the routes change to the other one."""
     uplinks.node_sends_by(SECOND)
 
 

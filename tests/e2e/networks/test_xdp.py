@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XDP at the uplink of a node: what leaves it again does so from there, in the driver or without.
+"""XDP at a node's uplink: forwarded packets leave from there, in driver or generic mode.
 
-The lab's wires are veths. Their ends fill in checksums, and take what XDP at the other end sends.
+The lab's wires are veths. Their ends fill in checksums, and receive what XDP at the other end
+sends.
 """
 
 import json
@@ -29,13 +30,13 @@ from tests.e2e.harness.waiting import wait_until
 POD = "pod-2-1"
 SENT = 'ebpflb_xdp_packets_total{result="sent"}'
 BODY = bytes(range(256)) * 400
-# A program that lets everything pass.
+# A program that accepts every packet.
 PASS = bytes([0xB7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0])
 
 
 @pytest.fixture(scope="module")
 def wired(own_lab: Lab) -> Lab:
-    """A lab whose ends behave as on wires."""
+    """A lab whose veth ends behave like network cards."""
     wire(own_lab)
     return own_lab
 
@@ -50,7 +51,7 @@ def edge(wired: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
 
 @contextmanager
 def instead(cluster: Cluster, options: list[str], logs: Path) -> Iterator[LabNode]:
-    """The first node's agent has other options meanwhile."""
+    """The first node's agent has other options inside the block."""
     before = agents(cluster)["node1"]
     logs.mkdir(exist_ok=True)
     replace(cluster, NodeAgent(before.node, logs / "agent.log", options))
@@ -74,12 +75,12 @@ def agents(cluster: Cluster) -> dict[str, NodeAgent]:
 
 
 def ways(node: LabNode) -> dict[str, str]:
-    """How each uplink has XDP, or why not."""
+    """How each uplink runs XDP, or why it does not."""
     return {each["name"]: each["mode"] or each["why"] for each in status(node)["agent"]["xdp"]}
 
 
 def attached(node: LabNode) -> str:
-    """What the kernel says of XDP at the uplink."""
+    """The XDP state of the uplink according to the kernel."""
     (link,) = json.loads(node.exec(["ip", "-j", "link", "show", "dev", "eth0"]).stdout)
     modes = {1: "native", 2: "generic"}
     return modes[link["xdp"]["mode"]] if "xdp" in link else ""
@@ -93,7 +94,7 @@ def test_what_leaves_again_is_sent_from_xdp(edge: Cluster, protocol: str):
         before = metric(node, SENT)
         with connected(lab.client, address_of(node, version), spec.node_port, protocol) as made:
             assert {exchange(made) for _ in range(20)} == {POD}
-        # Some go by way of the stack, to ask the neighbours.
+        # Some take the stack, to resolve neighbours.
         wait_until(partial(has_sent, node, before + 30), "the agent tells of them")
 
 
@@ -144,7 +145,7 @@ SWITCHES = {
 
 @pytest.mark.parametrize("mode", SWITCHES)
 def test_a_switch_of_the_mode_costs_no_connection(edge: Cluster, tmp_path: Path, mode: str):
-    """Drivers, also that of veths, lose what is in their rings when XDP comes or goes."""
+    """Drivers, including veth, lose the packets in their rings when XDP is attached or detached."""
     spec = edge.serve(edge.new(), edge.lab.pods)
     with none_fails(edge, spec, held=True, only="tcp"):
         with instead(edge, ["--xdp", mode], tmp_path) as node:
@@ -171,7 +172,7 @@ def test_other_devices_are_left_alone(edge: Cluster, tmp_path: Path):
 
 @contextmanager
 def foreign_program(node: LabNode) -> Iterator[None]:
-    """Another XDP program at the uplink, which lets everything pass."""
+    """Another product's XDP program at the uplink, which accepts every packet."""
     with ExitStack() as stack:
         program = libbpf.prog_load(ProgType.XDP, "foreign", PASS, AttachType.XDP)
         stack.callback(os.close, program)

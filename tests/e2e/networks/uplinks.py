@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two links between a node and the client, and by which of them each side sends to the other.
+"""Two links between a node and the client, and control over which one each side sends by.
 
-The addresses of both are on their loopback devices, as where routers are told of them.
+The addresses of both are on their loopback devices, as on nodes that announce them to routers.
 """
 
 import socket
@@ -21,7 +21,7 @@ _LINKS = {
 }
 _VERSIONS = (4, 6)
 _ETH_P_ALL = 3
-# The source address in a frame.
+# Offset of the source address in a frame.
 _SOURCE = {4: slice(26, 30), 6: slice(22, 38)}
 ETHER_TYPE = {4: b"\x08\x00", 6: b"\x86\xdd"}
 
@@ -37,7 +37,8 @@ class Uplinks:
         self.reset()
 
     def reset(self) -> bool:
-        """Both links are up, and both sides send by the first one. Whether a link is a new one."""
+        """Both links are up, and both sides send by the first one. Returns whether a link was
+        recreated."""
         with self._node.entered():
             missing = _LINKS.keys() - {name for _, name in socket.if_nameindex()}
         for name in missing:
@@ -71,16 +72,16 @@ class Uplinks:
             _ip(self._client, [route])
 
     def take_down(self, name: str) -> None:
-        """The node's end of the link is down; its routes are gone."""
+        """The node's end of the link is down, which removes its routes."""
         _ip(self._node, [f"link set {name} down"])
 
     def remove(self, name: str) -> None:
-        """The link is gone, as a card that is pulled out."""
+        """Delete the link, as if the network card were pulled out."""
         self._node.exec(["ip", "link", "delete", name])
 
     @contextmanager
     def renumbered(self, version: int) -> Iterator[None]:
-        """The node has another address among the other nodes."""
+        """The node has another address in the nodes' network."""
         ranges = self._lab.layout.ranges_of(version)
         before, after = ranges.node(1), ranges.node(99)
         self._renumber(version, before, after)
@@ -100,7 +101,8 @@ class Uplinks:
 
     @contextmanager
     def source_routed(self, name: str) -> Iterator[None]:
-        """What has the node's address as its source leaves by this link, whatever other routes."""
+        """Packets with the node's address as their source leave by this link, whatever the other
+        routes."""
         table = "100"
         self.node_sends_by(name, table)
         for version in _VERSIONS:
@@ -111,7 +113,8 @@ class Uplinks:
 
     @contextmanager
     def replies(self, version: int) -> Iterator[set[str]]:
-        """At the end: the links by which packets from the node's address came to the client."""
+        """Yields the links by which packets from the node's address reached the client, filled in
+        at the end."""
         seen: set[str] = set()
         with ExitStack() as stack:
             with self._client.entered():
@@ -122,7 +125,7 @@ class Uplinks:
 
 
 def _hears(made: socket.socket, version: int) -> bool:
-    """Whether anything from the node's address is among what has arrived."""
+    """Whether any packet that has arrived is from the node's address."""
     source = ip_address(NODE[version]).packed
     heard = False
     while True:
@@ -136,7 +139,7 @@ def _hears(made: socket.socket, version: int) -> bool:
 
 @contextmanager
 def tap(name: str) -> Iterator[socket.socket]:
-    """What crosses a device of the current namespace; never waits."""
+    """A packet socket on a device of the current namespace; non-blocking."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)) as made:
         made.bind((name, _ETH_P_ALL))
         made.setblocking(False)

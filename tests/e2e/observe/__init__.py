@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics, commands and the troubleshooting guide say of real traffic."""
+"""Metrics, commands and the troubleshooting guide agree with real traffic."""

@@ -35,7 +35,7 @@ Numbers = Mapping[str, float]
 
 
 class Sent(NamedTuple):
-    """A Service, the verdict that TCP gets there, and who connects to it."""
+    """A Service, the verdict that TCP gets there, and its clients."""
 
     spec: ServiceSpec
     verdict: str
@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 
     @property
     def expected(self) -> Numbers:
-        """What is counted on all nodes. UDP does not fail at its backend: it may be one-way."""
+        """The counts of all nodes. UDP does not fail at its backend: it may be one-way."""
         every = TIMES * len(self.attempts)
         tcp = TIMES * len([each for each in self.attempts if each.protocol == "tcp"])
         counted = {
@@ -61,7 +61,8 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 
 def sent_to(cluster: Cluster) -> list[Sent]:
-    """What is served, refused by its backend, refused, and dropped; each over TCP and UDP."""
+    """Connections that are served, refused by the backend, refused, and dropped; over TCP and
+    UDP."""
     lab = cluster.lab
     fine = cluster.serve(cluster.new(), lab.pods)
     dead = cluster.serve(cluster.new(), lab.pods, target_port=9)
@@ -97,7 +98,7 @@ def outside(cluster: Cluster, spec: ServiceSpec) -> list[Attempt]:
 
 
 def page_says(pages: Any, spec: ServiceSpec) -> Numbers:
-    """The page's connections include those that were turned away."""
+    """The page's connections include refused and dropped ones."""
     found = pages["view"]({"service": f"default/{spec.name}", "window": "300"})["total"]
     counts = {each: found[each] for each in COUNTS}
     return {**counts, "connections": found["connections"] - found["refused"] - found["dropped"]}
@@ -151,7 +152,7 @@ def test_everything_counts_the_same_connections(cluster):
 
 
 def active_backends(node: LabNode, spec: ServiceSpec) -> int:
-    """What `services` says; frontends of one family share their backends."""
+    """The output of `services`; frontends of one family share their backends."""
     done = ebpflb(node, "services", "--service", spec.name, "-o", "json")
     found = {
         (frontend["protocol"], backend["address"]): int(backend["active"])

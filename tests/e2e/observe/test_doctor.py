@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node without trouble has none; what is then broken is found by the line that names it."""
+"""doctor reports nothing on a healthy node, and names each fault in the line about it."""
 
 import os
 import re
@@ -55,14 +55,14 @@ def served(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def node(served) -> Iterator[LabNode]:
-    """The first node. It is without trouble again after each test."""
+    """The first node, which must be healthy again after each test."""
     first = served.lab.node("node1")
     yield first
     wait_until_equal(partial(troubles, first), [])
 
 
 def notes(node: LabNode, check: str) -> list[str]:
-    """What a check mentions that is no trouble."""
+    """The remarks of a check that are no problems."""
     return [
         f"{each['where']}: {each['what']}"
         for each in findings(node)
@@ -71,7 +71,7 @@ def notes(node: LabNode, check: str) -> list[str]:
 
 
 def only_trouble(node: LabNode, severity: str, check: str) -> str:
-    """The text of the one that there is."""
+    """The text of the only problem reported."""
     (found,) = troubles(node)
     assert found[:2] == (severity, check), found
     return found[2]
@@ -79,7 +79,7 @@ def only_trouble(node: LabNode, severity: str, check: str) -> str:
 
 @contextmanager
 def at_tcx(node: LabNode, device: str, direction: TcDirection, flag: AttachFlag) -> Iterator[None]:
-    """A program of somebody else at a device of the node."""
+    """Another product's tc program at a device of the node."""
     kind = {"ingress": AttachType.TCX_INGRESS, "egress": AttachType.TCX_EGRESS}[direction]
     program = load(NEXT, name="cil_from_netdev")
     with node.entered():
@@ -110,7 +110,7 @@ def test_a_healthy_node_takes_one_line_for_each_check(node):
 
 def test_a_device_without_our_program_is_found(own_lab, served, node):
     agent = served.agents["node1"]
-    # It looks every minute, and would attach the program again.
+    # The agent checks every minute, and would attach the program again.
     agent.stop()
     pin = next(iter(sorted(node.bpffs.glob("links/tcx_ingress_*"))))
     fd = libbpf.obj_get(pin)
@@ -224,7 +224,7 @@ def test_a_policy_that_drops_what_is_forwarded_is_found(node, rules, accepting):
 
 
 def test_rules_of_portmap_are_no_trouble(node):
-    """And the sysctl that portmap sets for hostPorts on 127.0.0.1."""
+    """Nor is the sysctl that portmap sets for hostPorts on 127.0.0.1."""
     sysctl = "net.ipv4.conf.veth-1-1.route_localnet"
     node.exec(["iptables-nft-restore", "--noflush"], input=PORTMAP)
     node.exec(["sysctl", "-w", f"{sysctl}=1"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ebpflb explain` on a node says what then happens there."""
+"""`ebpflb explain` on a node predicts what then happens there."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ def test_what_works_reaches_the_backends_that_were_named(cluster, lab, client, p
 
 
 def first_line(node: LabNode, source: str, target: str, status: int) -> str:
-    """Of the text, if that is the exit status."""
+    """The first line of the text; asserts the exit status."""
     done = ebpflb(node, "explain", source, target, **socket_of(node))
     return done.stdout.splitlines()[0] if done.returncode == status else ""
 

@@ -31,7 +31,7 @@ Flow = dict[str, Any]
 
 
 def flows(node: LabNode, *arguments: str) -> list[Flow]:
-    """Those that the agent of a node has kept."""
+    """The flows that the agent of a node has kept."""
     done = ebpflb(node, "flows", "-o", "json", "--last", "1000", *arguments)
     assert done.returncode == 0, done.stderr
     found: list[Flow] = json.loads(done.stdout)
@@ -39,7 +39,7 @@ def flows(node: LabNode, *arguments: str) -> list[Flow]:
 
 
 def wait_for_flow(node: LabNode, *arguments: str) -> Flow:
-    """The one flow that comes to match."""
+    """The one flow that matches; waits for it."""
     (found,) = wait_until(lambda: flows(node, *arguments), "a flow")
     return found
 
@@ -228,7 +228,7 @@ def test_what_happens_while_no_agent_runs_is_reported_by_the_next_one(own_lab, t
 
 
 def test_a_full_ring_costs_records_which_are_counted_and_nothing_else(own_lab, tmp_path):
-    """Nobody reads for a while; before and afterwards every record is read."""
+    """The agent stops reading for a while; before and afterwards every record is read."""
     rate = ("--flow-rate", "0", "--flow-events", "start,end", "--flow-history", "100000")
     with started(own_lab, tmp_path, rate, nodes=["node1"]) as cluster:
         node, client = own_lab.node("node1"), own_lab.pod("pod-1-1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What agents tell Prometheus of traffic that a test has sent."""
+"""The agents' metrics about traffic that a test has sent."""
 
 import subprocess
 import time
@@ -25,7 +25,7 @@ TIMES = 20
 
 @pytest.fixture(scope="module")
 def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
-    """Agents that tell of backends and clients too."""
+    """Agents that export metrics of backends and clients too."""
     logs = tmp_path_factory.mktemp("metrics")
     options = ["--metrics-backends", "true", "--metrics-clients", "1000"]
     with started(own_lab, logs, options) as made:

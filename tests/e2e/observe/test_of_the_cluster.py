@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin says of two nodes whose answers differ what then happens at each of them."""
+"""The plugin predicts what happens on each of two nodes that treat a Service differently."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ebpflb top` shows what was sent, and marks the backends that are in trouble."""
+"""`ebpflb top` shows the traffic that was sent, and marks failing backends."""
 
 import os
 import sys
@@ -90,7 +90,7 @@ def test_a_backend_that_hangs_is_marked(served, own_lab):
 
 @contextmanager
 def held(pod: Member, address: str, count: int) -> Iterator[None]:
-    """Long connections."""
+    """Connections that stay open."""
     with ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(connected(pod, address, PORT))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/troubleshooting.md keeps its word: causes are provoked, and its lines are in the output."""
+"""docs/troubleshooting.md is right: each cause is provoked, and the output has the lines shown."""
 
 import re
 import signal
@@ -19,7 +19,7 @@ from tests.e2e.harness.in_force import wait_in_force
 from tests.e2e.harness.waiting import wait_until
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
-# The addresses of a first lab, as they stand in the document.
+# The addresses of a first lab, as written in the document.
 FIRST = "10.100."
 PORT, LOCAL_NODE_PORT = 80, 30081
 BLOCK = re.compile(r"(?:^    .*\n|^\n(?=    ))+", re.MULTILINE)
@@ -46,7 +46,7 @@ class Walk:
         self.lab = lab
 
     def manifest(self) -> list[dict[str, Any]]:
-        """The objects that it gives the lab."""
+        """The objects that it applies to the lab."""
         (block,) = (each for each in self.blocks if "apiVersion:" in each)
         return list(yaml.safe_load_all(block))
 
@@ -63,7 +63,7 @@ class Walk:
 
 
 def shape(line: str) -> str:
-    """A line without what differs from run to run: times, ports, rates and shares."""
+    """A line without the parts that differ between runs: times, ports, rates and shares."""
     line = re.sub(r"^[A-Z][a-z]{2} \d\d \d\d:\S+", "", line).replace("#", "")
     return " ".join(re.sub(r"[\d.]+[kM]?", "0", line).split())
 
@@ -75,7 +75,7 @@ def exact(line: str) -> str:
 def missing(
     promise: Promise, form: Callable[[str], str] = shape, send: Callable[[], object] | None = None
 ) -> set[str]:
-    """Lines that were promised and do not come; `send`: what to send while it runs."""
+    """Lines of the document that the output lacks; `send`: traffic to send meanwhile."""
     command = [*PROGRAM, *promise.arguments]
     running = promise.node.popen(command, stdout=subprocess.PIPE)
     if send:
@@ -91,7 +91,8 @@ def missing(
 
 
 def assert_kept(walk: Walk, send: Callable[[], object], *commands: str) -> None:
-    """top while that is sent, then these commands, of which the last of each counts."""
+    """Runs top during that traffic, then the commands; of a command shown twice the last output
+    counts."""
     (top,) = walk.promises("top")
     assert not missing(top, send=send)
     for command in commands:
@@ -106,7 +107,7 @@ def is_kept(promise: Promise, form: Callable[[str], str]) -> bool:
 
 @contextmanager
 def served(walk: Walk, file: str) -> Iterator[None]:
-    """The Service of a walk, in force."""
+    """The Service of a section, in force."""
     walk.lab.write_manifests(walk.manifest(), file)
     try:
         wait_in_force(walk.lab.nodes)
@@ -117,7 +118,7 @@ def served(walk: Walk, file: str) -> Iterator[None]:
 
 @contextmanager
 def without_way_back(pod: Member) -> Iterator[None]:
-    """It gets packets and cannot answer."""
+    """The pod receives packets but cannot reply."""
     route = ["blackhole", f"{'.'.join(pod.ipv4.split('.')[:2])}.0.0/16"]
     pod.exec(["ip", "route", "add", *route])
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page of `kubectl ebpflb ui` makes of real connections on two nodes."""
+"""What the page of `kubectl ebpflb ui` shows of real connections on two nodes."""
 
 from functools import partial
 from typing import Any

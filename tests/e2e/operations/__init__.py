@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent starts, ends, is upgraded, takes over, and leaves."""
+"""The agent starts, exits, is upgraded, takes over from kube-proxy, and is uninstalled."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a thread of the agent tries that it may not do. Run it with the name of a role, or "none".
+"""Forbidden operations, tried in a thread of the agent. Run it with the name of a role, or "none".
 
-Prints by attempt the error number, 0 for success, as JSON. Every attempt is harmless: allowed, most
-of them fail for another reason.
+Prints the error number of each attempt, 0 for success, as JSON. Every attempt is harmless: if
+allowed, most of them fail for another reason.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ def _write(folder: str) -> Callable[[], int]:
     return _python(write)
 
 
-# No thread of the agent may do these.
+# Forbidden to all threads of the agent.
 OF_NOBODY: Mapping[str, Callable[[], int]] = {
     "trace a process": _call("ptrace", _ATTACH, 0, 0, 0),
     "read the memory of a process": _call("process_vm_readv", os.getpid(), None, 0, None, 0, 0),
@@ -95,7 +95,7 @@ OF_NOBODY: Mapping[str, Callable[[], int]] = {
     "become somebody else": _call("setgroups", ctypes.c_size_t(0), None),
 }
 
-# Threads that read what strangers write may not do these either.
+# Forbidden to threads that parse untrusted input, too.
 OF_THE_LOOP: Mapping[str, Callable[[], int]] = {
     "make a map": _python(lambda: os.close(libbpf.map_create(MapType.ARRAY, "lb_probe", 4, 4, 1))),
     "mount bpffs": _call("mount", b"none", _NOWHERE, b"bpf", ctypes.c_ulong(14), None),
@@ -107,7 +107,7 @@ OF_THE_LOOP: Mapping[str, Callable[[], int]] = {
     "write a file": _write("/run"),
 }
 
-# The thread that clients talk to may not do these either.
+# Forbidden to the thread that serves clients, too.
 OF_CLIENTS: Mapping[str, Callable[[], int]] = {
     "open a socket": _python(lambda: socket.socket().close()),
     "write a temporary file": _write(tempfile.gettempdir()),
@@ -123,7 +123,7 @@ def _attempt_all() -> dict[str, int]:
 
 
 def _in_server(rights: Rights) -> dict[str, int]:
-    """In the thread of a server; what it has made elsewhere is "a slow answer"."""
+    """Runs in a server's thread; what it created elsewhere arrives as "a slow answer"."""
 
     async def respond(_: Request) -> Answer:
         slow = await in_thread(OF_THE_LOOP["make a map"])

@@ -41,7 +41,7 @@ def write_rules(lab: Lab, place: str, pod: Member, masquerade: str = "") -> None
 
 
 def remove_rules(node: LabNode) -> None:
-    """Leave nothing of nftables or iptables on the node."""
+    """Delete everything in nftables and iptables on the node."""
     node.exec(["nft", "flush", "ruleset"])
     for program in ("iptables-legacy", "ip6tables-legacy"):
         for table in ("nat", "filter", "mangle"):
@@ -51,7 +51,7 @@ def remove_rules(node: LabNode) -> None:
 
 @contextmanager
 def few_source_ports(node: LabNode, last: int = 1087) -> Iterator[tuple[int, int]]:
-    """The node's sockets leave these ports to masquerading; an agent wants at least 1,000."""
+    """The node leaves these ports to masquerading; an agent requires at least 1,000."""
     ports = (1024, last)
     before = node.exec(["cat", _RANGE]).stdout
     node.exec(["tee", _RANGE], input=f"{ports[1] + 1} 65535")

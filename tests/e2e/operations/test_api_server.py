@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Service has the address of the API server: it does not get the agent's own connections."""
+"""A Service with the API server's address does not get the agent's own connections."""
 
 import socket
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ PORT = 6443
 
 @pytest.fixture(scope="module")
 def running(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """An agent on the first node, with manifests: it knows no API server."""
+    """An agent on the first node, with manifests, so that it does not use an API server."""
     with started(own_lab, tmp_path_factory.mktemp("api"), nodes=["node1"]) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def thief(running: Cluster) -> Iterator[ServiceSpec]:
-    """A Service with the client's addresses, where tests have their API server."""
+    """A Service with the client's addresses, at which tests run their API server."""
     lab = running.lab
     spec = replace(running.new("ClusterIP", externalIPs=[*lab.client.addresses]), port=PORT)
     yield running.serve(spec, lab.pods_on("node1"))
@@ -40,7 +40,7 @@ def thief(running: Cluster) -> Iterator[ServiceSpec]:
 
 
 def sockets(stack: ExitStack, node: LabNode, address: str) -> Iterator[socket.socket]:
-    """Of a process in the node's cgroup, whom socket LB serves, and of one outside."""
+    """Of a process in the node's cgroup, under the socket LB, and of one outside."""
     version = version_of(address)
     yield stack.enter_context(opened(node, version))
     with node.entered():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where and how the programs hang: tcx or clsact, sockets or not, devices that come and go."""
+"""Attach points: tcx or clsact, with or without socket hooks, devices that are added and
+removed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,13 +39,13 @@ TUNNEL = {4: ("192.0.2.1", "192.0.2.2", 24), 6: ("2001:db8::1", "2001:db8::2", 6
 
 @contextmanager
 def serving(lab: Lab, logs: Path, *options: str) -> Iterator[Cluster]:
-    """An agent on the first node; the next one finds what it has pinned."""
+    """An agent on the first node; a later one finds its pins."""
     with started(lab, logs, options, ["node1"]) as cluster:
         yield cluster
 
 
 def hooks_of(node: LabNode, device: str) -> set[str]:
-    """What of ours hangs on a device."""
+    """ebpflb's hooks at a device."""
     hooks = status(node)["loaded"]["hooks"]
     return {hook["hook"] for hook in hooks if hook["place"] == device and hook["current"]}
 
@@ -56,7 +57,7 @@ def both(way: str) -> set[str]:
 
 @contextmanager
 def new_pod(lab: Lab) -> Iterator[Member]:
-    """One more pod on the first node, connected as the CNI plugin ptp does it; nothing in it."""
+    """Another pod on the first node, connected like those of the CNI plugin ptp; runs nothing."""
     node = lab.node("node1")
     addresses = lab.layout.addresses(NEW_POD)
     name = own_name(NEW_POD.name)
@@ -111,7 +112,7 @@ def test_the_way_to_attach_changes_under_load(own_lab, tmp_path):
     node = own_lab.node("node1")
     with serving(own_lab, tmp_path, "--attach", "tcx") as cluster:
         spec = cluster.serve(cluster.new(), own_lab.pods)
-        # While the kernel adds or removes a clsact qdisc, it drops what is sent on the device.
+        # While the kernel adds or removes a clsact qdisc, it drops packets sent on the device.
         with none_fails(cluster, spec, held=True, only="tcp"):
             for way in ("clsact", "tcx", "clsact"):
                 cluster.agents["node1"].stop()
@@ -142,7 +143,7 @@ def test_a_pod_that_comes_later_is_served_until_it_goes(own_lab, tmp_path, way):
 
 @contextmanager
 def new_address(node: LabNode, ranges: Ranges) -> Iterator[str]:
-    """One more address of the first node."""
+    """An additional address of the first node."""
     address = str(ranges.underlay()[200])
     place = [f"{address}/{ranges.underlay().prefixlen}", "dev", "eth0"]
     node.exec(["ip", "address", "add", *place])
@@ -153,12 +154,12 @@ def new_address(node: LabNode, ranges: Ranges) -> Iterator[str]:
 
 
 def is_answered(member: Member, place: tuple[str, int]) -> bool:
-    """Whether one attempt finds a pod."""
+    """Whether one attempt reaches a pod."""
     return fate(member, *place, seconds=0.2).startswith("pod-")
 
 
 def is_left_alone(member: Member, place: tuple[str, int]) -> bool:
-    """Whether one attempt finds none."""
+    """Whether one attempt reaches none."""
     return not is_answered(member, place)
 
 

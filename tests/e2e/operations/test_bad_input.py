@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator gets wrong: one line says what, and what is in force stays in force."""
+"""Operators' mistakes: one line names the error, and the current configuration stays in force."""
 
 import re
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[LabNode]:
-    """A node that nobody serves, with nothing pinned."""
+    """A node without an agent and without pins."""
     with built(LabConfig(lab_name(), nodes=1, pods=0)) as lab:
         yield lab.node("node1")
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network that leads nowhere: who asks is told where it can be, the operator sees why, and others
-are served as before.
-"""
+"""A broken network: clients get an error where possible, operators see the cause, and other
+Services keep working."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from tests.e2e.harness.waiting import wait_until, wait_until_equal
 from tests.e2e.steps.explained import explained, place
 
 LOST, GOOD = "pod-2-1", "pod-2-2"
-# EHOSTUNREACH or ENETUNREACH, which are no errors for a connected socket of UDP.
+# EHOSTUNREACH or ENETUNREACH, which connected UDP sockets do not report.
 _TOLD = {"tcp": "OSError", "udp": SILENT}
 _PORT = 80
 _LONGEST = {4: 32, 6: 128}
@@ -37,7 +36,7 @@ _LONGEST = {4: 32, 6: 128}
 
 @contextmanager
 def route(lab: Lab, version: int, kind: str, rest: str = "") -> Iterator[None]:
-    """How node1 gets to the lost pod."""
+    """node1's route to the unreachable pod."""
     node = lab.node("node1")
     where = f"{kind} {address_of(lab.pod(LOST), version)}/{_LONGEST[version]}".split()
     node.exec(["ip", f"-{version}", "route", "add", *where, *rest.split()])
@@ -49,7 +48,7 @@ def route(lab: Lab, version: int, kind: str, rest: str = "") -> Iterator[None]:
 
 @pytest.fixture
 def specs(cluster: Cluster, lab: Lab) -> dict[str, ServiceSpec]:
-    """Of each pod alone."""
+    """A Service for each pod."""
     return {name: cluster.serve(cluster.new(), [lab.pod(name)]) for name in (LOST, GOOD)}
 
 
@@ -70,7 +69,7 @@ def ways(lab: Lab, spec: ServiceSpec, version: int) -> list[Attempt]:
 def fates(
     lab: Lab, spec: ServiceSpec, version: int, seconds: float = PATIENCE
 ) -> dict[str, set[str]]:
-    """What becomes of attempts on all ways, by protocol."""
+    """The results of attempts on all paths, by protocol."""
     found: dict[str, set[str]] = {}
     for key, seen in results(ways(lab, spec, version), seconds=seconds).items():
         found.setdefault(key[-1], set()).update(seen)
@@ -78,7 +77,7 @@ def fates(
 
 
 def everywhere(fate_of: str) -> dict[str, set[str]]:
-    """The same on all ways."""
+    """The same result on all paths."""
     return {protocol: {fate_of} for protocol in PROTOCOLS}
 
 
@@ -110,9 +109,8 @@ def test_a_route_that_points_nowhere_is_reported(lab, specs, kind, version):
 
 
 def is_named(lab: Lab, spec: ServiceSpec, version: int, said: str) -> bool:
-    """By `explain` and by `doctor`, soon after an attempt: with many namespaces on the machine, the
-    kernel forgets neighbours that did not answer.
-    """
+    """`explain` and `doctor` name the fault soon after an attempt: on a machine with many
+    namespaces, the kernel forgets neighbours that did not answer."""
     node = lab.node("node1")
     own = address_of(node, version)
     fate(lab.client, own, spec.node_port, "udp", 1.0)
@@ -138,7 +136,7 @@ def test_a_neighbour_that_never_answers_is_named(lab, specs, version):
 
 @pytest.mark.parametrize("nodes", [("node1", "node2"), ("node2", "node1")])
 def test_an_address_that_two_nodes_claim_is_where_the_route_leads(cluster, lab, nodes):
-    """As where two nodes have one pod CIDR: each has its own pod of that address."""
+    """As when two nodes have the same pod CIDR: each has its own pod with that address."""
     spec, pod = cluster.new(), lab.pod("pod-1-2")
     objects = lab.service(spec, [pod])
     for piece in slices_of(objects):
@@ -150,7 +148,7 @@ def test_an_address_that_two_nodes_claim_is_where_the_route_leads(cluster, lab, 
 
 @pytest.fixture
 def returning(lab) -> Iterator[None]:
-    """The network sends load-balancer IPs to node1, from wherever they come."""
+    """The network routes load-balancer IPs to node1, whatever the source."""
     underlay = lab.underlay
     with underlay.entered():
         write_sysctls({"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Service moves beside kube-proxy's rules, there and back, and no flow breaks."""
+"""A Service moves from kube-proxy's rules to ebpflb and back, and no flow breaks."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from tests.e2e.operations.kube_proxy_rules import (
     write_rules,
 )
 
-# Behind the Service; from outside it is reached by masquerade.
+# The Service's backend; clients outside reach it by masquerade.
 POD = "pod-2-1"
 SELECTOR = "canary=yes"
 LEFT_OUT = r"(\d+) other Services are left to kube-proxy"
@@ -38,7 +38,7 @@ _HELD = 100
 
 @pytest.fixture
 def lab(own_lab: Lab) -> Iterator[Lab]:
-    """With kube-proxy's rules, and few ports to masquerade with for it and for an agent."""
+    """With kube-proxy's rules, and few ports to masquerade with for each of the two."""
     node = own_lab.node("node1")
     with few_source_ports(node, 2047) as (first, last):
         masquerade = f"masquerade to :{first}-{last} fully-random"
@@ -50,7 +50,7 @@ def lab(own_lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture
 def canary(lab: Lab, tmp_path) -> Iterator[Cluster]:
-    """An agent on the first node that serves what has the label."""
+    """An agent on the first node that serves the labelled Services."""
     with started(lab, tmp_path, [f"--service-selector={SELECTOR}"], ["node1"]) as cluster:
         label(cluster, "no")
         yield cluster
@@ -58,7 +58,7 @@ def canary(lab: Lab, tmp_path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def through_the_stack(lab: Lab, tmp_path) -> Iterator[Cluster]:
-    """The same, where the kernel routes what is masqueraded."""
+    """The same, where the kernel routes masqueraded packets."""
     options = [f"--service-selector={SELECTOR}", "--forwarding=stack"]
     with started(lab, tmp_path, options, ["node1"]) as cluster:
         label(cluster, "yes")
@@ -66,7 +66,7 @@ def through_the_stack(lab: Lab, tmp_path) -> Iterator[Cluster]:
 
 
 def label(cluster: Cluster, value: str, name: str = "canary", ours: str = "yes") -> None:
-    """Return when it is in force. The Service is ours with that value."""
+    """Label the Service; return when that is in force. ebpflb serves it with that value."""
     objects = cluster.lab.service(SPEC, [cluster.lab.pod(POD)])
     objects[0]["metadata"]["labels"] = {name: value}
     cluster.write(SPEC, objects, wait=False)
@@ -84,13 +84,13 @@ def clients(lab: Lab) -> Iterator[tuple[Member, str, int]]:
 
 
 def opened(stack: ExitStack, lab: Lab, times: int, protocol: str = "tcp") -> Sequence[socket]:
-    """Connections that stay."""
+    """Connections that stay open."""
     ways = [way for way in clients(lab) for _ in range(times)]
     return [stack.enter_context(connected(*way, protocol)) for way in ways]
 
 
 def hold(stack: ExitStack, lab: Lab) -> list[LoadRun]:
-    """Connections from outside that talk all the time."""
+    """Connections from outside with exchanges all the time."""
     talk: dict[str, Any] = {"exchanges": 0, "interval": 1.0, "timeout": 20.0}
     return [
         stack.enter_context(way[0].start_load(*way[1:], count=_HELD, workers=_HELD, **talk))
@@ -162,7 +162,7 @@ def test_kube_proxy_does_not_masquerade_what_an_agent_has_masqueraded(through_th
     with ExitStack() as stack:
         held = opened(stack, lab, 1)
         assert {exchange(each) for each in held} == {POD}
-        # Only a flow whose replies are seen is established.
+        # Only a flow whose replies are seen becomes established.
         table = pinned_maps(lab.node("node1"))["lb_conntrack"]
         flows = [LbConntrack.from_buffer_copy(value) for _, value in table.items()]
         masqueraded = [each for each in flows if each.flags & CtFlag.LB_CT_SNAT]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ebpflb cleanup` takes everything of ours off a node, and nothing else."""
+"""`ebpflb cleanup` removes everything of ebpflb from a node, and nothing else."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ def way(request) -> str:
 
 @pytest.fixture
 def served(own_lab, tmp_path, way) -> Iterator[ServiceSpec]:
-    """A Service that the first node serves, after its agent has ended."""
+    """A Service that the first node serves, after its agent has exited."""
     with started(own_lab, tmp_path, ["--attach", way], ["node1"]) as cluster:
         spec = cluster.serve(cluster.new(), own_lab.pods)
         assert cluster.agents["node1"].stop() == 0
@@ -39,7 +39,7 @@ def served(own_lab, tmp_path, way) -> Iterator[ServiceSpec]:
 
 
 def traces(node: LabNode) -> list[str]:
-    """What of ours is left on a node: pins, qdiscs, filters."""
+    """What is left of ebpflb on a node: pins, qdiscs, filters."""
     left = [str(path) for path in node.bpffs.rglob("*")] if node.bpffs.exists() else []
     for device in ("eth0", "veth-1-1", "veth-1-2"):
         shown = node.exec(["tc", "qdisc", "show", "dev", device]).stdout
@@ -48,7 +48,7 @@ def traces(node: LabNode) -> list[str]:
 
 
 def is_served(lab: Lab, spec: ServiceSpec) -> bool:
-    """Whether anybody still gets an answer."""
+    """Whether any client still gets a reply."""
     node = lab.node("node1")
     asked = []
     for version in lab.config.family.versions:
@@ -65,7 +65,7 @@ def is_served(lab: Lab, spec: ServiceSpec) -> bool:
 def test_cleanup_removes_everything_and_can_be_repeated(own_lab, served, way):
     node = own_lab.node("node1")
     assert len(traces(node)) > 30
-    # While the kernel removes a clsact qdisc, it drops what is sent on the device.
+    # While the kernel removes a clsact qdisc, it drops packets sent on the device.
     with none_fails_directly(own_lab, only="tcp" if way == "clsact" else ""):
         removed = json.loads(ebpflb(node, "cleanup", "-o", "json").stdout)
     assert {f"{way} ingress eth0", f"{way} egress veth-1-2"} <= set(removed["hooks"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent with clients that send half a request, and without descriptors to spare."""
+"""The agent with clients that send half a request, and without free file descriptors."""
 
 import json
 import os
@@ -40,7 +40,7 @@ _FETCH = (
 
 @contextmanager
 def half_sent(pod: Member, node: LabNode, number: int, *ports: int) -> Iterator[None]:
-    """So many requests of a pod that stay incomplete."""
+    """This many incomplete requests from a pod."""
     program = [sys.executable, "-I", "-S", "-c", _HALF_SENT, node.ipv4, str(number)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with pod.popen([*program, *map(str, ports)], **pipes) as process:
@@ -51,7 +51,7 @@ def half_sent(pod: Member, node: LabNode, number: int, *ports: int) -> Iterator[
 
 
 def fetch(node: LabNode, port: int, path: str) -> str:
-    """A page of the agent, asked for on its node."""
+    """A page of the agent, requested on its node."""
     url = f"http://127.0.0.1:{port}{path}"
     return str(node.exec([sys.executable, "-c", _FETCH, url], timeout=90).stdout)
 
@@ -68,7 +68,7 @@ def test_four_thousand_half_sent_requests_of_a_pod_hide_nothing(cluster, lab):
 
 @contextmanager
 def no_descriptor_left(pid: int) -> Iterator[None]:
-    """Leave a process no number for a descriptor that it may open."""
+    """Leave the process no free file descriptor number."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     taken = set(map(int, os.listdir(f"/proc/{pid}/fd")))
     free = next(number for number in count() if number not in taken)
@@ -105,6 +105,7 @@ def test_an_agent_without_descriptors_lives_and_catches_up(cluster, lab):
 
 
 def is_told(agent: NodeAgent, what: str) -> bool:
-    """Whether its log says that too many files kept it from something."""
+    """Whether the agent has logged that it could not do something because of too many open
+    files."""
     lines = agent.said().splitlines()
     return any("Too many open files" in line and what in line for line in lines)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node boots while the API server is away: it serves what it served, until the API answers."""
+"""A node boots while the API server is down: it serves its last state until the API server is
+back."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ STALE = "ebpflb_source_stale_seconds"
 
 
 class Machine:
-    """The first node with its agent, whose API server comes and goes with `api`."""
+    """The first node with its agent, whose API server exists while `api` is entered."""
 
     def __init__(self, lab: Lab, log: Path) -> None:
         self.lab, self.node = lab, lab.node("node1")
@@ -50,7 +51,7 @@ class Machine:
         self.api.enter_context(manifest_api(self.node, port=self._port))
 
     def reboot(self) -> None:
-        """Nothing is left in the kernel, and the agent starts again."""
+        """Empty the kernel's state and start the agent again."""
         self.agent.kill()
         assert ebpflb(self.node, "cleanup").returncode == 0
         assert offered(self.node) == set()
@@ -100,7 +101,7 @@ def test_what_was_kept_is_served_until_the_api_server_answers(machine: Machine):
     assert metric(node, STALE) > 0
     with none_fails(cluster, machine.web, held=True) as loads:
         loads.wait_for(old)
-        # The old endpoint is needed by connections that stay.
+        # Open connections still need the old endpoint.
         cluster.serve(machine.web, [old, new], wait=False)
         lab.remove_manifests(f"{machine.gone.name}.yaml")
         machine.return_api()

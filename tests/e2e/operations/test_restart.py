@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent ends, in order or not, and comes back: traffic goes on, and nothing is done twice."""
+"""An agent exits, cleanly or not, and restarts: traffic continues, and nothing is done twice."""
 
 import os
 import shutil
@@ -27,14 +27,14 @@ from tests.e2e.harness.many_flows import NEW_FLOWS, add_flows
 from tests.e2e.harness.questions import differing, everywhere, names
 from tests.e2e.harness.waiting import wait_until
 
-# Everything but what traffic changes.
+# Everything except what traffic changes.
 CONFIGURED = {name for name in [*SERVICE_MAPS, *NODE_MAPS] if not name.startswith("lb_count_")}
 OBJECTS = ("links", "programs", "maps")
 
 
 @pytest.fixture(scope="module")
 def running(own_lab, tmp_path_factory) -> Iterator[Cluster]:
-    """An agent on the first node alone."""
+    """An agent on the first node only."""
     with started(own_lab, tmp_path_factory.mktemp("restart"), nodes=["node1"]) as cluster:
         yield cluster
 
@@ -47,7 +47,7 @@ def cluster(running):
 
 @pytest.fixture
 def agent(cluster):
-    """The agent of the first node; it runs before and after the test."""
+    """The agent of the first node, running before and after the test."""
     agent = cluster.agents["node1"]
     yield agent
     if not agent.is_running():
@@ -56,7 +56,7 @@ def agent(cluster):
 
 
 def loaded(node: LabNode) -> dict[str, Any]:
-    """Everything that an agent puts into the kernel, to be compared."""
+    """Everything that an agent loads into the kernel, for comparison."""
     generation, maps = generation_of(node), pinned_maps(node)
     links = [(path.name, of_pin(path, libbpf.link_info)) for path in pins_of(node)]
     return {
@@ -75,7 +75,7 @@ def pins_of(node: LabNode) -> list[Path]:
 
 
 def of_pin(path: Path, look: Callable[[int], Any]) -> Any:
-    """What the kernel tells about a pinned object."""
+    """What the kernel reports about a pinned object."""
     fd = libbpf.obj_get(path)
     try:
         return look(fd)
@@ -140,7 +140,8 @@ def test_the_node_object_may_come_last_and_without_addresses(cluster, lab, agent
         agent.wait_in_sync()
         for nodes in ([], bare, objects):
             lab.write_manifests(nodes, "nodes.yaml")
-            # In the order of the files' names: once it is served, the Nodes are known.
+            # Files are read in the order of their names, so the Nodes are known before it is
+            # served.
             specs.append(cluster.serve(cluster.new(), lab.pods))
             assert [differing(everywhere(cluster, each), lab.pods) for each in specs[-2:]] == [
                 {}
@@ -160,7 +161,7 @@ def test_sigterm_ends_an_agent_in_order(cluster, agent):
 
 
 def has_room(node: LabNode) -> bool:
-    """Whether the flow tables will not grow before more flows come."""
+    """Whether the flow tables have enough space not to grow before more flows arrive."""
     most = room_for_flows(load_settings({}, {})).evicting
     is_settled = len(list(generations(node.bpffs))) == 1
     return is_settled and not crowded_tables(pinned_maps(node), most)
@@ -180,9 +181,10 @@ def test_nothing_is_done_again_where_all_is_as_it_should_be(cluster, lab, agent)
 
 
 def remove_pins(node: LabNode, *, crowded: bool = False) -> None:
-    """While the agent stands still: what it pins again meanwhile would be in the way.
+    """While the agent is suspended: what it pins again meanwhile would interfere.
 
-    crowded: and fill the tables of new flows, so that they grow before missing pins are looked for.
+    crowded: also fill the tables of new flows, so that they grow before missing pins are looked
+    for.
     """
     pid = status(node)["agent"]["pid"]
     os.kill(pid, signal.SIGSTOP)

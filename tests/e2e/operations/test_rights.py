@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent's threads give up after their start, tried from inside and read from outside."""
+"""The privileges that the agent's threads drop after their start, tried from inside and read from
+outside."""
 
 import json
 import subprocess
@@ -61,7 +62,7 @@ def test_what_takes_time_is_made_with_the_agents_rights():
 
 
 def rights_of_threads(pid: int) -> Counter[tuple[int, str, str]]:
-    """How many threads have these capabilities, no_new_privs and a filter of system calls."""
+    """The number of threads with these capabilities, no_new_privs and a seccomp filter."""
     found: Counter[tuple[int, str, str]] = Counter()
     for thread in Path(f"/proc/{pid}/task").iterdir():
         lines = (thread / "status").read_text().splitlines()

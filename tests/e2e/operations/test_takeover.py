@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node moves from kube-proxy's rules to ours: no connection breaks, and new ones are ours."""
+"""A node moves from kube-proxy's rules to ebpflb: no connection breaks, and ebpflb gets new
+ones."""
 
 import json
 import shutil
@@ -33,7 +34,7 @@ PLACES = ("legacy", "nft", "nftables")
 
 
 def reservations(maps: MapSet) -> list[LbTuple]:
-    """What is kept for another NAT."""
+    """The ports reserved for another NAT."""
     offset = LbConntrack.hook.offset
     entries = maps["lb_conntrack"].items()
     return [LbTuple.from_buffer_copy(key) for key, value in entries if not value[offset]]
@@ -41,7 +42,7 @@ def reservations(maps: MapSet) -> list[LbTuple]:
 
 @contextmanager
 def connected_from(node: LabNode, port: int, pod: Member, version: int) -> Iterator[socket.socket]:
-    """A process of the node has bound a port and connected to the pod itself."""
+    """A process of the node that has bound a port and connected directly to the pod."""
     with opened(node, version) as made:
         made.bind((address_of(node, version), port))
         made.connect((address_of(pod, version), POD_PORT))
@@ -49,7 +50,7 @@ def connected_from(node: LabNode, port: int, pod: Member, version: int) -> Itera
 
 
 def everybody(lab: Lab) -> Iterator[tuple[Member, str, int]]:
-    """Who connects, and where to: all ways through the first node."""
+    """Clients and addresses: all paths through the first node."""
     node = lab.node("node1")
     for version in VERSIONS:
         vip = lab.cluster_ip(SPEC.number, version)
@@ -82,7 +83,7 @@ def agent(own_lab, tmp_path) -> Iterator[Callable[[], Cluster]]:
 
 @pytest.fixture(params=PLACES)
 def place(request, own_lab) -> Iterator[str]:
-    """Where kube-proxy writes. Afterwards nothing of nftables or iptables is on the node."""
+    """Where kube-proxy's rules are. Everything in nftables and iptables is deleted afterwards."""
     yield request.param
     remove_rules(own_lab.node("node1"))
 
@@ -142,7 +143,7 @@ def test_old_connections_go_on_until_none_is_left_and_then_unknown_ones_are_rese
 
 @pytest.fixture
 def few_ports(own_lab) -> Iterator[tuple[int, int]]:
-    """The first node masquerades with these ports alone, whoever does it."""
+    """The first node has only these ports for masquerading, by kube-proxy's rules or by ebpflb."""
     with few_source_ports(own_lab.node("node1")) as ports:
         yield ports
 

@@ -27,7 +27,8 @@ def test_pins_elsewhere_do_not_keep_an_earlier_set_in_force(own_lab, tmp_path, w
             second.wait_in_sync()
             assert differing(everywhere(cluster, spec), [stays]) == {}
             assert "another set of ebpflb's programs" in second.said()
-            # Whatever the first one's links were, its restart is refused, and this one goes on.
+            # Whatever the links of the first one, its restart is refused, and this one keeps
+            # serving.
             assert error_line(ebpflb(node, "run", *options)).startswith("another agent serves")
             found = status(node, "--bpffs-root", elsewhere)
             assert (found["healthy"], found["problems"]) == (True, [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another version with another layout takes over, or maps grow: under load, nothing is lost."""
+"""A version with another layout takes over, or maps grow: under load, without losing anything."""
 
 import contextlib
 import shutil
@@ -27,7 +27,7 @@ from tests.e2e.harness.newer_layout import NEWER_LAYOUT, change_layout
 from tests.e2e.harness.questions import differing, everywhere, pods_at
 from tests.e2e.harness.waiting import wait_until
 
-# More frontends than the maps have room for at first.
+# More frontends than the initial maps can hold.
 SERVICES, PORTS = 150, 30
 FIRST_PORT = 1000
 MANY_FILE = "many.json"
@@ -35,7 +35,7 @@ MANY_FILE = "many.json"
 
 @pytest.fixture
 def cluster(own_lab, tmp_path) -> Iterator[Cluster]:
-    """An agent on the first node alone; what it pinned does not outlive the test."""
+    """An agent on the first node only; its pins are removed after the test."""
     with contextlib.ExitStack() as stack:
         (node, *_) = own_lab.nodes
         stack.callback(ebpflb, node, "cleanup", EBPFLB_BPFFS_ROOT=str(node.bpffs))
@@ -61,24 +61,24 @@ def newer(tmp_path: Path) -> Path:
 
 
 def outdated_hooks(node: LabNode) -> list[str]:
-    """The hooks that run programs of another generation than the current one."""
+    """The hooks that run programs of a generation other than the current one."""
     hooks = status(node)["loaded"]["hooks"]
     assert len(hooks) > len(node.host_devices)
     return [hook["hook"] for hook in hooks if not hook["current"]]
 
 
 def room_in(node: LabNode, name: str) -> int:
-    """How many entries a map has at most."""
+    """The capacity of a map."""
     return pinned_maps(node)[name].max_entries
 
 
 def generations(node: LabNode) -> list[str]:
-    """What is pinned besides the hooks."""
+    """The pinned generations."""
     return sorted(path.name for path in node.bpffs.iterdir() if path.name != "links")
 
 
 def is_newer_alone(node: LabNode) -> bool:
-    """Whether the newer version has left none but its own."""
+    """Whether only the newer version's pins exist."""
     (*_, last) = found = generations(node)
     return len(found) == 1 and last.startswith(f"{NEWER_LAYOUT}-")
 
@@ -125,7 +125,7 @@ def test_maps_grow_under_load(cluster, lab, agent):
     with none_fails(cluster, spec, held=True) as loads:
         loads.wait_for(lab.pod("pod-1-1"))
         last = serve_many(cluster)
-        # Reading as many frontends again and again would keep the agent from its work.
+        # Reading that many frontends in a loop would slow the agent down.
         wait_until(lambda: room_in(agent.node, "lb_frontends") > room, "the maps have grown", 150)
         wait_in_force(cluster.nodes)
         loads.wait_for(lab.pod("pod-1-1"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session affinity: whom a client meets again, over which frontends, for how long."""
+"""Session affinity: which pod a client returns to, over which frontends, for how long."""
 
 import json
 import time
@@ -34,7 +34,7 @@ Places = list[tuple[str, int]]
 
 
 def with_affinity(cluster: Cluster, pods: Sequence[Member], **spec) -> ServiceSpec:
-    """A Service whose clients stay with a pod."""
+    """A Service with session affinity."""
     return cluster.serve(cluster.new(sessionAffinity="ClientIP", **spec), pods)
 
 
@@ -50,15 +50,15 @@ def attempts(members: Iterable[Member], found: Places, protocol: str) -> list[At
 
 
 def met(member: Member, found: Places, protocol: str, times: int = TIMES) -> set[str]:
-    """The pods that answer at any of these places."""
-    # Of first connections at the same moment each may choose anew.
+    """The pods that reply at any of these addresses."""
+    # Concurrent first connections may each choose a backend.
     first = results(attempts([member], found[:1], protocol))
     every = results(attempts([member], found, protocol), times=times)
     return set().union(*first.values(), *every.values())
 
 
 def members(cluster: Cluster) -> list[Member]:
-    """A process of node1, its pods, and the client outside."""
+    """A process of node1, its pods, and the external client."""
     lab = cluster.lab
     return [lab.node("node1"), *lab.pods_on("node1"), lab.client]
 
@@ -78,7 +78,7 @@ def test_a_client_meets_one_pod_at_all_frontends(cluster, lab, client, protocol,
 
 
 def test_each_service_port_has_its_own_clients(cluster, lab, client):
-    # That each of 24 pairs meets one pod of four by chance happens once in 10^14 times.
+    # Each of 24 pairs gets the same one of four pods by chance once in 10^14 runs.
     specs = [with_affinity(cluster, lab.pods) for _ in range(3)]
     pairs = [
         [met(member, places(cluster, spec, version), protocol, 1) for protocol in PROTOCOLS]
@@ -91,14 +91,15 @@ def test_each_service_port_has_its_own_clients(cluster, lab, client):
 
 
 def heard_in_time(asking: Sequence[Attempt]) -> Results:
-    """What clients hear again and again, who come back in time, for longer than that time."""
+    """Which pods clients get that return within the timeout, for longer than the timeout in
+    total."""
     while True:
         began = asked = time.monotonic()
         before, in_time = results(asking), True
         while in_time and asked - began <= SHORT_TIMEOUT:
             time.sleep(SHORT_TIMEOUT / 4)
             now, found = time.monotonic(), results(asking)
-            # A machine that takes longer between two questions begins again.
+            # A machine that takes longer than the timeout between two requests starts over.
             in_time = time.monotonic() - asked < SHORT_TIMEOUT
             assert found == before or not in_time
             asked = now
@@ -108,7 +109,7 @@ def heard_in_time(asking: Sequence[Attempt]) -> Results:
 
 def test_a_client_stays_while_it_comes_back_in_time_and_no_longer(cluster, lab):
     config = {"clientIP": {"timeoutSeconds": SHORT_TIMEOUT}}
-    # One client may meet the same pod by chance when its time is over, but hardly at all of these.
+    # One client may get the same pod by chance after the timeout, but hardly all of these.
     specs = [with_affinity(cluster, lab.pods, sessionAffinityConfig=config) for _ in range(4)]
     asking = [
         each
@@ -137,7 +138,7 @@ def test_only_clients_of_a_pod_that_goes_move(cluster, lab, client, protocol):
     before = {member.name: met(member, found, protocol) for member in members(cluster)}
     (gone,) = before[lab.client.name]
     cluster.serve(spec, [pod for pod in lab.pods if pod.name != gone])
-    # Of connections at the same moment each may choose anew.
+    # Concurrent connections may each choose a backend.
     after = {member.name: met(member, found[:1], protocol, 1) for member in members(cluster)}
     assert all(len(pods) == 1 and pods != {gone} for pods in after.values())
     assert {member.name: met(member, found, protocol) for member in members(cluster)} == after
@@ -158,7 +159,7 @@ def test_affinity_is_switched_off_and_on(cluster, lab, client):
         for member in members(cluster):
             for protocol in PROTOCOLS:
                 place = places(cluster, spec, 4)[0]
-                # A client's port may be that of a UDP flow which has begun without affinity.
+                # The client's port may belong to a UDP flow that began before affinity was set.
                 wait_until(partial(meets, member, place, protocol, most), f"{most} met")
 
 
@@ -174,7 +175,7 @@ def test_unconnected_sockets_of_the_host_meet_one_pod(cluster, lab):
 
 @pytest.fixture(scope="module")
 def without_cover(own_lab, tmp_path_factory) -> Iterator[Cluster]:
-    """An agent on the first node that leaves the devices of its pods alone."""
+    """An agent on the first node that does not attach to its pods' devices."""
     options = ["--workload-devices=none"]
     logs = tmp_path_factory.mktemp("without-cover")
     with started(own_lab, logs, options, nodes=["node1"]) as cluster:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses that a Service asks for although they are somebody else's: traffic stays with them."""
+"""Services that claim addresses in use elsewhere: their traffic does not change."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,13 +17,13 @@ from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
 KUBELET = 10250
-# Below the numbers that the cluster gives to Services, so that no other test's has the address.
+# Below the numbers that the cluster assigns to Services, so that no other test has the address.
 VICTIM = 91
 FILE = "service-cidrs.yaml"
 
 
 def refused(node: LabNode) -> str:
-    """What is said of refused addresses."""
+    """The reported refusals of addresses."""
     return "\n".join(status(node)["agent"]["addresses_refused"])
 
 
@@ -40,7 +40,7 @@ def ways(cluster: Cluster, places: list[str], port: int) -> list[Attempt]:
 
 
 def made(cluster: Cluster, spec: ServiceSpec, year: int, pod: str) -> list[dict[str, Any]]:
-    """The Service before one pod, made in that year."""
+    """A Service with one pod, created in that year."""
     objects = cluster.lab.service(spec, [cluster.lab.pod(pod)])
     objects[0]["metadata"]["creationTimestamp"] = f"{year}-01-01T00:00:00Z"
     return objects
@@ -48,7 +48,7 @@ def made(cluster: Cluster, spec: ServiceSpec, year: int, pod: str) -> list[dict[
 
 @pytest.fixture
 def service_cidr(cluster: Cluster) -> Iterator[None]:
-    """The lab's Services are in a ServiceCIDR."""
+    """The lab's Service addresses are in a ServiceCIDR."""
     lab = cluster.lab
     ranges = [str(each.services()) for each in lab.layout.ranges]
     lab.write_manifests([service_cidr_manifest("kubernetes", *ranges)], FILE)

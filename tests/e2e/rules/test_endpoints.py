@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that are not ready, terminate, have hints or other ports: who is sent to them."""
+"""Endpoints that are not ready, terminate, have hints or other ports: which clients they get."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +34,7 @@ Fields = Mapping[str, Mapping[str, object]]
 
 
 def serve_as(cluster: Cluster, spec: ServiceSpec, fields: Fields) -> None:
-    """Have these pods behind the Service, each with fields of its endpoints."""
+    """Serve the Service from these pods, each with fields of its endpoints."""
     lab = cluster.lab
     pods = [lab.pod(name) for name in fields]
     own = {address: fields[pod.name] for pod in pods for address in pod.addresses}
@@ -96,7 +96,7 @@ def test_hints_keep_clients_in_their_zone_or_on_their_node(cluster, lab, protoco
     spec = cluster.new()
     for hints in (by_zone, by_node):
         for pods in ([HERE, ELSEWHERE], [ELSEWHERE], [HERE, ELSEWHERE]):
-            # A UDP flow from the same source port would stay with a backend that serves.
+            # A UDP flow from the same source port would keep a serving backend.
             spec = cluster.new() if protocol == "udp" else spec
             serve_as(cluster, spec, {pod: hints[pod] for pod in pods})
             for name, chosen in (("pod-1-1", HERE), ("node2", ELSEWHERE), ("client", HERE)):

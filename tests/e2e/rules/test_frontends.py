@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is a Service's address and what is not, and whom its policies let in."""
+"""Which addresses are a Service's, and which clients its policies allow."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ SSH_LIKE = 2222
 
 @contextmanager
 def listening(member: Member, version: int, port: int) -> Iterator[None]:
-    """A process of the member that takes connections, and says nothing."""
+    """A process of the member that accepts connections and sends nothing."""
     with opened(member, version) as server:
         server.bind(("", port))
         server.listen()

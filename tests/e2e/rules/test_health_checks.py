@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load balancer outside is told at the health check node port of each node."""
+"""The replies of each node's health check node port to an external load balancer."""
 
 import http.client
 import json
@@ -48,7 +48,7 @@ def wait_healthy(member: Member, address: str, port: int) -> None:
 
 
 class Checked:
-    """A Service whose external policy is Local, and what its health checks say."""
+    """A Service whose external policy is Local, and the replies to its health checks."""
 
     def __init__(self, cluster, port=0):
         spec = cluster.new("LoadBalancer")
@@ -72,7 +72,7 @@ class Checked:
         }
 
     def wait(self, node1, node2):
-        """Return when all families of the nodes say this."""
+        """Return when the nodes reply with this in all families."""
         families = len(self.cluster.versions)
         expected = {"node1": [node1] * families, "node2": [node2] * families}
         wait_until(lambda: self.said() == expected, f"the answers are {expected}")
@@ -110,7 +110,7 @@ def test_pods_come_terminate_and_go(checked, lab):
     checked.wait(503, 200)
     node = lab.node("node1")
     for version in checked.cluster.versions:
-        # Still served where the load balancer has not looked yet.
+        # Still served where the load balancer has not checked yet.
         place = (address_of(node, version), checked.spec.node_port)
         assert fate(lab.client, *place) == first.name
     checked.serve([second])

@@ -14,7 +14,7 @@ SERVERS = {"node1": "host-1", "node2": "host-2"}
 
 @pytest.fixture(scope="module")
 def hosts(shared) -> Iterator[None]:
-    """A server in the network of each node, where those of pods have theirs."""
+    """A server in the network of each node, on the pods' port."""
     first, second = shared.lab.nodes
     port = shared.lab.config.port
     with server(first, SERVERS["node1"], port), server(second, SERVERS["node2"], port):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ClusterIP that is also an address of the node, as NodeLocal DNSCache has it: who listens wins.
+"""A ClusterIP that is also an address of the node, as with NodeLocal DNSCache: a listener wins.
 
-kube-proxy's rules do not apply there because the cache turns them off, with NOTRACK.
+kube-proxy's rules do not apply there because the cache disables them with NOTRACK.
 """
 
 from collections.abc import Iterator
@@ -42,12 +42,12 @@ def on_the_node(lab: Lab, addresses: list[str]) -> Iterator[None]:
 
 
 def clients(lab: Lab) -> tuple[Member, ...]:
-    """Who may ask at node1."""
+    """The possible clients at node1."""
     return lab.node("node1"), lab.pod("pod-1-1"), lab.client
 
 
 def who_answers(cluster: Cluster, spec: ServiceSpec, port: int = PORT) -> set[str]:
-    """All that answer on any way by node1, both protocols and families."""
+    """Every reply on any path by node1, both protocols and families."""
     attempts = [
         Attempt(member, address, port, protocol)
         for member in clients(cluster.lab)
@@ -123,7 +123,7 @@ def test_flows_stay_where_they_began(cluster, lab, spec, version, protocol):
 
 
 def why(lab: Lab, member: Member, address: str, protocol: str, status: int) -> str:
-    """What `explain` says at the end, of a node or one of its pods."""
+    """The reason that `explain` gives at the end, for a node or one of its pods."""
     source = source_of(member, 6 if ":" in address else 4)
     found = explained(lab.node("node1"), source, place(address, PORT, protocol), status)
     return str(found["kernel"]["why"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom the pods see as their client: with --masquerade-all a node, wherever policy allows it."""
+"""The client that pods see: with --masquerade-all a node, wherever policy allows it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -36,20 +36,20 @@ def masquerading(
 
 
 def route_services(cluster: Cluster) -> None:
-    """The client outside reaches ClusterIPs by node1."""
+    """The external client reaches ClusterIPs by node1."""
     for ranges in cluster.lab.layout.ranges:
         via = address_of(cluster.lab.node("node1"), ranges.version)
         cluster.lab.client.exec(["ip", "route", "replace", str(ranges.services()), "via", via])
 
 
 def own_addresses(member: Member) -> set[str]:
-    """Every address of a member, those of a pods' gateway too."""
+    """Every address of a member, including those of a pods' gateway."""
     devices = json.loads(member.exec(["ip", "-json", "addr"]).stdout)
     return {found["local"] for device in devices for found in device["addr_info"]}
 
 
 def seen_by(cluster: Cluster, member: Member, address: str, port: int, protocol: str) -> Seen:
-    """The pods that answer, and whom each of them has seen."""
+    """The pods that reply, and the client that each of them has seen."""
     seen: Seen = {}
     for each in answers(member, address, port, protocol, TIMES):
         seen.setdefault(each.get("pod") or each["error"], set()).add(each.get("client_address", ""))
@@ -57,7 +57,7 @@ def seen_by(cluster: Cluster, member: Member, address: str, port: int, protocol:
 
 
 def places(cluster: Cluster, policy: str, version: int) -> Iterator[tuple[str, int]]:
-    """ClusterIP, NodePort and load-balancer IP of a new Service of two pods on both nodes."""
+    """ClusterIP, NodePort and load-balancer IP of a new Service with a pod on each node."""
     spec = cluster.new("LoadBalancer", externalTrafficPolicy=policy)
     lab = cluster.lab
     cluster.serve(spec, [lab.pod(name) for name in PODS])
@@ -67,7 +67,7 @@ def places(cluster: Cluster, policy: str, version: int) -> Iterator[tuple[str, i
 
 
 def assert_seen(seen: Seen, clients: Mapping[str, set[str]]) -> None:
-    """Each of these pods answers, and has seen some of its clients alone."""
+    """Each of these pods replies, and has seen only addresses listed as its clients."""
     assert seen.keys() == clients.keys()
     for pod, found in seen.items():
         assert found <= clients[pod], pod

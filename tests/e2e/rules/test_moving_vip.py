@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load-balancer IP that a node has on its uplink and answers ARP for, as kube-vip; it moves."""
+"""A load-balancer IP that a node has on its uplink and answers ARP for, like kube-vip's; it
+moves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ def vips(lab: Lab, spec: ServiceSpec) -> dict[int, str]:
 
 @contextmanager
 def announced(lab: Lab, node: LabNode, addresses: dict[int, str]) -> Iterator[None]:
-    """The node has these addresses alone; the client asks for them on the link."""
+    """Only this node has the addresses; the client resolves them on the link."""
     for version, address in addresses.items():
         bits = 32 if version == 4 else 128
         nodad = ["nodad"] if version == 6 else []
@@ -47,7 +48,8 @@ def announced(lab: Lab, node: LabNode, addresses: dict[int, str]) -> Iterator[No
 
 
 def deprecate(node: LabNode, address: str) -> None:
-    """As kube-vip and keepalived do for IPv6, or the node's processes would use it as a source."""
+    """As kube-vip and keepalived do for IPv6; otherwise the node's processes would use it as a
+    source."""
     node.exec(["ip", "addr", "change", f"{address}/128", "dev", UPLINK, "preferred_lft", "0"])
 
 
@@ -70,7 +72,7 @@ def is_known(node: LabNode, address: str) -> bool:
 
 
 def sources(cluster: Cluster, node: LabNode) -> list[str]:
-    """The primary addresses of a node, by its agent."""
+    """The primary addresses of a node according to its agent."""
     lookups = Lookups(pinned_maps(node))
     return [format_address(lookups.node_address(Family(version))) for version in cluster.versions]
 

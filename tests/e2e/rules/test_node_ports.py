@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses of a node have NodePorts, and what stays the host's own."""
+"""Which addresses of a node accept NodePorts, and which ports remain the host's own."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ SYSCTLS = Path("/proc/sys/net/ipv4/conf")
 
 @pytest.fixture(scope="module")
 def primary(own_lab, tmp_path_factory) -> Iterator[Cluster]:
-    """An agent on the first node that serves NodePorts on the primary addresses alone."""
+    """An agent on the first node that serves NodePorts only on the primary addresses."""
     logs = tmp_path_factory.mktemp("primary")
     options = ["--nodeport-addresses=primary"]
     with started(own_lab, logs, options, ["node1"]) as cluster:
@@ -46,6 +46,6 @@ def test_route_localnet_stays_off(cluster, lab):
     spec = cluster.serve(cluster.new(), lab.pods)
     node = lab.node("node1")
     assert pods_at(node, "127.0.0.1", spec.node_port) == names(lab.pods)
-    # The path is that of the one who reads; the values are those of its network.
+    # The path depends on the reader; the values are those of its network namespace.
     found = node.exec(["sh", "-c", f"cat {SYSCTLS}/*/route_localnet"]).stdout.split()
     assert set(found) == {"0"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is none of our business on a node stays as it was, and what is ours comes back."""
+"""Foreign programs, devices and rules on a node are not touched, and ebpflb's own are restored."""
 
 import json
 import socket
@@ -93,7 +93,7 @@ def test_programs_that_somebody_removed_come_back(own_lab, tmp_path):
         whole = places()
         for device in DEVICES:
             node.exec(["tc", "qdisc", "del", "dev", device, "clsact"])
-        # Another address is a reason to look before the minute is over.
+        # Another address makes the agent check before the minute is over.
         node.exec(["ip", "addr", "add", *ADDRESS])
         try:
             wait_until(lambda: places() == whole, "the programs are attached again")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kind of client at every kind of frontend under every policy: who answers, who was seen.
+"""Every kind of client at every kind of frontend under every policy: which pods reply, what they
+see.
 
-The pods of Services are pod-1-2 on the node that is asked and pod-2-2 on another one.
+The Services' pods are pod-1-2 on the entry node and pod-2-2 on another one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,8 +38,8 @@ from tests.e2e.harness.questions import (
 HERE, ELSEWHERE = "pod-1-2", "pod-2-2"
 LOCAL = {"internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local"}
 
-# Whom a pod here and one elsewhere see. What leaves the node again leaves with its address, and
-# what comes from the node itself has it already.
+# The clients that a local and a remote pod see. A packet that leaves the node again has the node's
+# address, which the node's own packets have anyway.
 SEEN = {
     "pod-1-1": ("pod-1-1", "pod-1-1"),
     "node1": ("node1", "node1"),
@@ -80,19 +81,19 @@ def empty(gateway):
 
 
 def expected(way: Way, *pods: str) -> Mapping[str, set[str]]:
-    """Each of these pods answers and has seen whom it should."""
+    """Each of these pods replies and has seen the right client."""
     seen = dict(zip((HERE, ELSEWHERE), SEEN[way.client], strict=True))
     return {pod: {seen[pod]} for pod in pods}
 
 
 def wrong(gateway: Gateway, spec, client: str, frontend: str, *pods: str) -> dict[Way, object]:
-    """The ways on which not all of these pods answer, or others, or who saw somebody else."""
+    """The paths on which not exactly these pods reply, or one saw another client."""
     found = gateway.seen(spec, client, frontend)
     return {way: seen for way, seen in found.items() if seen != expected(way, *pods)}
 
 
 def other_fates(gateway: Gateway, spec, client: str, frontend: str, error: str) -> dict[Way, str]:
-    """The ways that end otherwise."""
+    """The paths with another result."""
     seconds = SILENCE_SECONDS if error == SILENT else PATIENCE
     found = gateway.fates(spec, client, frontend, seconds)
     return {way: seen for way, seen in found.items() if seen != error}

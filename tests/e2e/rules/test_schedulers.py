@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers of Services: who answers next, and that a change of them costs no connection."""
+"""Schedulers of Services: which pod is next, and that changing them costs no connection."""
 
 import json
 import socket
@@ -55,7 +55,7 @@ def ways(cluster: Cluster, spec: ServiceSpec) -> list[tuple[Member, str, int]]:
 
 
 def asked(member: Member, address: str, port: int, protocol: str) -> list[str]:
-    """Who answers, one connection after the other."""
+    """The pods that reply to consecutive connections."""
     return [each["pod"] for each in answers(member, address, port, protocol, TIMES)]
 
 
@@ -89,7 +89,7 @@ def test_with_maglev_all_nodes_choose_one_pod_for_a_clients_port(cluster, lab, p
 
 
 def met_from(client: Member, port: int, place: tuple[str, int], protocol: str) -> str:
-    """The pod that answers a client's port."""
+    """The pod that replies to a client's port."""
     with opened(client, version_of(place[0]), protocol) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(("", port))
@@ -98,9 +98,9 @@ def met_from(client: Member, port: int, place: tuple[str, int], protocol: str) -
 
 
 def had_most(pods: list[str]) -> bool:
-    """Whether the last one's pod already had more connections than any other.
+    """Whether the pod of the last connection already had more connections than any other.
 
-    Of two pods the one with fewer is taken, so this one never is.
+    Of two candidates the one with fewer is taken, so this pod never is.
     """
     *before, last = pods
     counts = Counter(before)
@@ -163,7 +163,7 @@ def test_a_scheduler_that_does_not_exist_leaves_the_service_as_it_is(cluster, la
 
 
 def misconfigured(node: LabNode) -> list[str]:
-    """What the status says of Services."""
+    """The Services that the status reports as misconfigured."""
     found: list[str] = status(node)["agent"]["misconfigured"]
     return found
 

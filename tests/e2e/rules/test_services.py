@@ -26,7 +26,7 @@ def pods(lab):
 
 
 def changed(objects: Objects, change: Callable[[dict[str, Any]], None]) -> Objects:
-    """A copy whose Service is changed."""
+    """A copy with a changed Service."""
     made = deepcopy(objects)
     change(made[0])
     return made

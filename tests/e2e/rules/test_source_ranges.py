@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""loadBalancerSourceRanges: whom a load-balancer IP is for, and what becomes of the others."""
+"""loadBalancerSourceRanges: which clients a load-balancer IP serves, and what others get."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -46,13 +46,13 @@ def assert_served(
 
 
 def assert_silent(members: Iterable[Member], places: Iterable[str], protocol: str) -> None:
-    """They are not even told why."""
+    """These clients do not even get an error."""
     asked = attempts(members, places, protocol)
     assert others(results(asked, seconds=SILENCE_SECONDS), SILENT) == {}
 
 
 def assert_only(cluster: Cluster, spec: ServiceSpec, members: list[Member], protocol: str) -> None:
-    """These reach the load-balancer IPs, and nobody else does or is told why."""
+    """These reach the load-balancer IPs; all others get neither a reply nor an error."""
     lab, places, allowed = cluster.lab, vips(cluster, spec), names(members)
     assert_served(lab, members, places, protocol)
     assert_silent([each for each in everybody(lab) if each.name not in allowed], places, protocol)

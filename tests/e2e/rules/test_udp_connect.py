@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""connect() of a UDP socket to a Service succeeds though nothing will answer there.
+"""connect() of a UDP socket to a Service succeeds although nothing will reply there.
 
-getaddrinfo() connects a UDP socket to each address of a name, to sort them, and believes that an
-address has no route if that fails: glibc to the port that was asked for, Go to port 9, musl to
-65535. The refusal comes with the first datagram.
+getaddrinfo() connects a UDP socket to each address of a name, to sort them, and assumes that an
+address has no route if that fails: glibc to the requested port, Go to port 9, musl to 65535. The
+refusal comes with the first datagram.
 """
 
 import socket
@@ -20,7 +20,7 @@ VERSIONS = pytest.mark.parametrize("version", [4, 6])
 
 
 def is_refused_later(udp: socket.socket) -> bool:
-    """Whether the first call after send() tells of a refusal."""
+    """Whether the first call after send() reports a refusal."""
     udp.send(b"\n")
     try:
         udp.recv(100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses of a ServiceCIDR that no Service has: whoever sends there hears nothing."""
+"""Addresses of a ServiceCIDR that no Service has: packets to them are dropped."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ from tests.e2e.harness.questions import PROTOCOLS, is_silent, names, pods_at
 from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
-# Below the numbers that the cluster gives to Services, so that none ever had the address.
+# Below the numbers that the cluster assigns to Services, so that none ever had the address.
 NOBODY = 90
 FILE = "service-cidrs.yaml"
 
@@ -36,7 +36,7 @@ def has_dropped(node: LabNode, before: int) -> bool:
 
 @pytest.fixture
 def ranges(cluster: Cluster) -> Iterator[None]:
-    """The lab's Services are in a ServiceCIDR, and node1 has a way for what is in none."""
+    """The lab's Service addresses are in a ServiceCIDR, and node1 has a route for the rest."""
     lab = cluster.lab
     services = [str(each.services()) for each in lab.layout.ranges]
     node = lab.node("node1")

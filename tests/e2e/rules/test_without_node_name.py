@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that do not say on which node they are, as operators write that keep slices themselves.
+"""Endpoints without a node name, as in slices that operators maintain themselves.
 
-No policy takes them for this node's, but packets follow the route: to a pod or a process here, or
-to another node.
+No policy counts them as local, but packets follow the route: to a pod or a process here, or to
+another node.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def serve_other_address(cluster: Cluster) -> ServiceSpec:
 
 
 def clients_seen(member: Member, address: str, port: int, protocol: str) -> dict[str, set[str]]:
-    """The pods that answer, and whom each has seen."""
+    """The pods that reply, and the client that each has seen."""
     seen: dict[str, set[str]] = {}
     for each in answers(member, address, port, protocol, _TIMES):
         seen.setdefault(each.get("pod") or each["error"], set()).add(each.get("client_address", ""))
@@ -112,7 +112,7 @@ def test_a_process_at_another_address_of_the_node_is_reached(cluster, lab, other
 
 @contextlib.contextmanager
 def without_device(lab: Lab, pod: Member) -> Iterator[None]:
-    """The route to a pod of node1 leads where the default route does, as before it has a device."""
+    """The route to a pod of node1 is the default route's, as before the pod's device exists."""
     node = lab.node("node1")
     for address in pod.addresses:
         node.exec(["ip", "route", "del", address])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of several folders do and ask in a lab."""
+"""Steps and queries that tests of several folders use in a lab."""

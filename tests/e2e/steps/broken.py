@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that stop answering."""
+"""Pods that stop replying."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ VERDICTS = {REFUSED: "reject with tcp reset", SILENT: "drop"}
 
 @contextmanager
 def broken(pod: Member, how: str) -> Iterator[None]:
-    """New TCP connections to the pod are refused, or not answered."""
+    """New TCP connections to the pod are refused, or get no reply."""
     pod.exec(["nft", "-f", "-"], input=BREAK.format(verdict=VERDICTS[how]))
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ebpflb explain` answers on a node."""
+"""The output of `ebpflb explain` on a node."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.e2e.harness.command import ebpflb
 
 
 def explained(node: LabNode, source: str, target: str, status: int):
-    """The answer; its exit status is checked."""
+    """The output; its exit status is checked."""
     done = ebpflb(node, "explain", source, target, "-o", "json", **socket_of(node))
     assert done.returncode == status, done
     found = json.loads(done.stdout)

@@ -11,7 +11,7 @@ NOBODY = ("203.0.113.7/32", "2001:db8:113::7/128")
 
 
 def lone(*members: Member) -> tuple[str, ...]:
-    """The ranges of these members alone, in each family."""
+    """The ranges of exactly these members, in each family."""
     addresses = (address for member in members for address in member.addresses)
     return tuple(f" {each}/{128 if ':' in each else 32}" for each in addresses)
 

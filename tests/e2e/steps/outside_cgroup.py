@@ -21,5 +21,5 @@ def outside(pod: Member, version: int, protocol: str) -> Iterator[socket.socket]
 
 
 def peers(pod: Member) -> str:
-    """Where the kernel says that the pod's connections go."""
+    """The peers of the pod's connections according to the kernel."""
     return str(pod.exec(["ss", "-Htn", "state", "established"]).stdout)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the cluster in the lab."""
+"""The page of `kubectl ebpflb ui` in the lab."""
 
 import subprocess
 from collections.abc import Generator, Iterator
@@ -22,7 +22,7 @@ CLIENTS = ("pod-1-1", "pod-2-1")
 
 @contextmanager
 def page_of(lab: Lab) -> Iterator[Any]:
-    """What the page may ask for, with all nodes followed."""
+    """The page's backend, which follows all nodes."""
     processes: list[subprocess.Popen[str]] = []
 
     def follow(node: LabNode) -> Generator[str, None, None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ebpflb top` has seen in one second."""
+"""What `ebpflb top` saw within one second."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ INTERVAL = 2.0
 
 
 def sampled(node: LabNode, send: Callable[[], object]) -> dict[str, Any]:
-    """What one sample says of what is sent during it."""
+    """One sample, taken while traffic is sent."""
     command = [*PROGRAM, "top", "--once", "--interval", str(INTERVAL), "-o", "json"]
     while not stop_between_looks(top := node.popen(command, stdout=subprocess.PIPE)):
         top.kill()
@@ -35,6 +35,6 @@ def row_of(sample: dict[str, Any], spec: ServiceSpec, protocol: str = "TCP") -> 
 
 
 def number(sample: dict[str, Any], row: dict[str, Any], field: str) -> int:
-    """How many of something there were during the sample."""
+    """The count of something during the sample."""
     per_second, seconds = float(row[field]), float(sample["seconds"])
     return round(per_second * seconds)

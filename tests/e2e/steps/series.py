@@ -39,7 +39,7 @@ def series(node: LabNode, service: str) -> Series:
 
 
 def wait_for(node: LabNode, service: str, expected: Series) -> None:
-    """Return when a page, which may be a second old, has exactly these values."""
+    """Return when the page, which may be a second old, has exactly these values."""
 
     def found() -> Series:
         seen = series(node, service)

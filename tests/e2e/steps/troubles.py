@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `ebpflb doctor` finds on a node."""
+"""The findings of `ebpflb doctor` on a node."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ def findings(node: LabNode) -> list[dict[str, Any]]:
 
 
 def troubles(node: LabNode) -> list[Found]:
-    """Severity, check and text of what is wrong."""
+    """Severity, check and text of each problem."""
     return [
         (each["severity"], each["check"], f"{each['where']}: {each['what']}")
         for each in findings(node)

@@ -14,7 +14,7 @@ ENDED = (errno.ECONNABORTED, errno.EDESTADDRREQ)
 
 
 def say(connection: socket.socket) -> str:
-    """One exchange: the pod's name, or "ended" where the socket was."""
+    """One exchange: the pod's name, or "ended" if the socket was destroyed."""
     try:
         return exchange(connection)
     except OSError as error:
@@ -22,7 +22,7 @@ def say(connection: socket.socket) -> str:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Whether the client is told, by whatever it calls, and may connect again."""
+    """Whether the client gets an error from whatever it calls, and may connect again."""
     connection.settimeout(PAUSE)
     has_ended = wait_until(lambda: say(connection) == "ended", "the socket ends")
     connection.settimeout(PATIENCE)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to a Service, every kind of packet, on every kind of network."""
+"""Every path to a Service, every kind of packet, on every kind of network."""

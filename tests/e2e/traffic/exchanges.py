@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges of one datagram and its answer at a rate, each from another port of the client.
+"""Exchanges of one datagram and its reply at a rate, each from another port of the client.
 
-As a script: prints how many had no answer for ten seconds.
+As a script: prints the number without a reply for ten seconds.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _FIRST, _LAST = 1024, 65535
 _PATIENCE = 10.0
 _PIECE = 20
-# After a stall of this process, lost time is not made up for: a port is used again when it has been
-# silent for two seconds.
+# After a stall of this process, lost time is not made up for: a port is reused once it has been
+# idle for two seconds.
 _LATE = 0.2
 _START = 60
 
 
 def lost_exchanges(member: "Member", address: str, port: int, *, rate: int, count: int) -> int:
-    """How many of so many exchanges that a member begins, `rate` each second, fail."""
+    """How many of this many exchanges of a member, `rate` per second, fail."""
     numbers = map(str, (port, rate, count))
     script = [sys.executable, "-I", "-S", __file__]
     result = member.exec([*script, address, *numbers], timeout=_START + 2 * count / rate)
@@ -30,7 +30,7 @@ def lost_exchanges(member: "Member", address: str, port: int, *, rate: int, coun
 
 
 class _Exchange(asyncio.DatagramProtocol):
-    """Closes the socket with the answer; `waiting` counts those that have none."""
+    """Closes the socket on a reply; `waiting` counts those without one."""
 
     waiting = 0
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counted equals sent, and told: on each way, in each family, also while the agent is killed."""
+"""Counters and flow records match the traffic on each path and in each family, also when the agent
+is killed."""
 
 import json
 import subprocess
@@ -19,7 +20,7 @@ from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
 
 CONNECTIONS = 10
-# All are open before the first one talks, and until it is told to.
+# All are open before the first one sends, and stay open until they are told to close.
 TALK = """
 import json, socket, sys
 address, port, size, times = sys.argv[1], *map(int, sys.argv[2:])
@@ -62,7 +63,8 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 
 def talk(member: Member, place: Place, size: int, agent: NodeAgent | None = None) -> list[int]:
-    """Connections, and bytes each way. The agent is killed and started while they are open."""
+    """Connections, and bytes in each direction. The agent is killed and restarted while they are
+    open."""
     argv = [sys.executable, "-c", TALK, place[0], str(place[1]), str(size), str(CONNECTIONS)]
     with member.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
@@ -76,13 +78,13 @@ def talk(member: Member, place: Place, size: int, agent: NodeAgent | None = None
 
 
 def counts_of(cluster: Cluster, name: str) -> list[Counts]:
-    """Of each frontend of a Service."""
+    """The counters of each frontend of a Service."""
     maps = pinned_maps(cluster.lab.node("node1"))
     return [each.counts for each in read_frontends(maps) if each.frontend.service.service == name]
 
 
 def counted(cluster: Cluster, name: str) -> list[int]:
-    """Connections and bytes each way of all frontends of a Service."""
+    """Connections and bytes in each direction, over all frontends of a Service."""
     found = counts_of(cluster, name)
     return [
         sum(each.connections for each in found),
@@ -92,7 +94,7 @@ def counted(cluster: Cluster, name: str) -> list[int]:
 
 
 def told(cluster: Cluster, name: str) -> list[int]:
-    """The same of the flows of a Service that have ended."""
+    """The same from the records of a Service's ended flows."""
     arguments = ("flows", "-o", "json", "--last", "4000", "--service", name, "--event", "end")
     ends = json.loads(ebpflb(cluster.lab.node("node1"), *arguments).stdout)
     assert {each["ended"] for each in ends} <= {"closed"}
@@ -113,7 +115,7 @@ def ways(cluster: Cluster, spec: ServiceSpec, version: int) -> list[tuple[Member
 def test_what_was_sent_was_counted_and_reported_on_every_way(
     cluster: Cluster, where: str, affinity: str
 ):
-    """With affinity a pod's connections are translated at tc."""
+    """With affinity, a pod's connections are balanced at tc."""
     new = cluster.new(sessionAffinity=affinity)
     spec = cluster.serve(new, [cluster.lab.pod(where)])
     expected = [0, 0, 0]
@@ -145,13 +147,13 @@ def dropped(cluster: Cluster, name: str) -> int:
 
 
 def attempt(member: Member, place: Place, kind: str) -> None:
-    """So many connections, or datagrams of as many sockets."""
+    """This many connections, or datagrams from as many sockets."""
     argv = [sys.executable, "-c", TRY, place[0], str(place[1]), kind, str(CONNECTIONS)]
     assert member.exec(argv).returncode == 0
 
 
 def test_each_refusal_is_counted_on_every_way(cluster: Cluster):
-    """From outside by datagrams: a SYN may come again before its refusal is heeded."""
+    """From outside with datagrams: a SYN may be retransmitted before its refusal is processed."""
     spec, expected = cluster.serve(cluster.new()), 0
     for version in cluster.versions:
         for member, place in ways(cluster, spec, version):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints that refuse connections or do not answer are left out, and come back by a trial."""
+"""Endpoints that refuse connections or do not reply are ejected, and return after a trial."""
 
 import sys
 import time
@@ -28,11 +28,11 @@ from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
 from tests.e2e.steps.broken import VERDICTS, broken
 
-# Of four endpoints with one broken, no more than ONE_TRIAL of so many fail once in 10^12 times.
+# Of four endpoints with one broken, at most ONE_TRIAL of this many connections fail: 10^-12.
 MANY = 120
 ONE_TRIAL = 2
 SECONDS = 4
-# Each ejection lasts twice as long as the one before.
+# Each ejection lasts twice as long as the previous one.
 LONGEST = 150.0
 THRESHOLD = 3
 # More than twice the agent's period.
@@ -70,13 +70,13 @@ def way(cluster: Cluster, spec: ServiceSpec, source: str, version: int = 4) -> W
 
 
 def ask(way: Way, times: int = MANY) -> Counter[str]:
-    """How many connections each pod answers, and how many have which error."""
+    """How many connections each pod answers, and how many fail with each error."""
     (found,) = ask_on([way], times)
     return found
 
 
 def ask_on(ways: Sequence[Way], times: int = MANY) -> list[Counter[str]]:
-    """The same on several ways of a member at once."""
+    """The same on several paths of a member at once."""
     at_once = 8
     questions = [Question(*way[1:], "tcp", times // at_once, 3.0) for way in ways] * at_once
     found = ask_at_once(ways[0].member, questions)
@@ -89,7 +89,7 @@ def ejected(cluster: Cluster) -> int:
 
 
 def wait_ejected(cluster: Cluster, *ways: Way) -> None:
-    """An endpoint of each is."""
+    """Wait until an endpoint of each is ejected."""
 
     def are_ejected() -> bool:
         ask_on(ways, 16)
@@ -99,7 +99,7 @@ def wait_ejected(cluster: Cluster, *ways: Way) -> None:
 
 
 def ejection_states(node: LabNode, spec: ServiceSpec) -> dict[Address, EjectionState]:
-    """What the maps say of the endpoints, to TCP."""
+    """The states of the endpoints in the maps, for TCP."""
     return {
         each.backend.address: each.backend.ejection
         for found in read_frontends(pinned_maps(node), ServiceName("default", spec.name))
@@ -222,7 +222,7 @@ def test_who_looks_sees_it(cluster, spec):
     pod = cluster.lab.pod("pod-2-1")
     with broken(pod, REFUSED):
         wait_ejected(cluster, here)
-        # As each ejection lasts longer, sooner or later all of them look in time.
+        # As each ejection lasts longer, eventually all of them see it.
         failed = "ejected: connections to it from this node have failed"
         views = {
             ("maps", "dump", "--service", f"default/{spec.name}"): (pod.ipv4, "ejected"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Endpoints come, end and go: nobody notices, unless none is left."""
+"""Endpoints are added, terminate and disappear: no client notices, unless none is left."""
 
 from contextlib import ExitStack
 
@@ -85,7 +85,7 @@ def test_a_deleted_service_cuts_no_connection(cluster, lab, client, pod, version
         held = [stack.enter_context(connected(member, *place)) for member, place in ways]
         assert [exchange(each) for each in held] == [pod] * len(ways)
         cluster.remove(spec)
-        # What was freed is taken by others.
+        # Its slots are reused by others.
         cluster.serve(cluster.new(), lab.pods)
         assert is_silent(client, *service)
         assert [exchange(each) for each in held for _ in range(10)] == [pod] * 10 * len(ways)

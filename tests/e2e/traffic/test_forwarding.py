@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masqueraded packets that the kernel routes: netfilter sees them, and either way may be left."""
+"""Masqueraded packets that the kernel routes: netfilter sees them, and may block either
+direction."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,8 +27,8 @@ add chain inet enforced forward { type filter hook forward priority 0; }
 """
 
 
-# The kernel routes out of the device by which packets come. It would tell clients so, and send them
-# fewer ICMP errors for that.
+# The kernel routes packets out of the device they arrived on. It would send clients redirects, and
+# fewer other ICMP errors because of these.
 NO_REDIRECTS = {f"ipv4/conf/{device}/send_redirects": "0" for device in ("all", "eth0")}
 
 
@@ -39,7 +40,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def routed(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The first node's kernel routes what is masqueraded; that is all, also of its pods."""
+    """The first node masquerades every client, and its kernel routes the masqueraded packets."""
     logs = tmp_path_factory.mktemp("routed")
     options = ["--masquerade-all", "--forwarding", "stack"]
     with own_lab.node("node1").entered():
@@ -58,7 +59,7 @@ def places(routed: Cluster) -> list[Place]:
 
 @contextmanager
 def policy(lab: Lab, verdict: str, member: Member) -> Iterator[None]:
-    """What the node forwards for a member, or is sent to it, gets a verdict."""
+    """The node's netfilter applies a verdict to packets forwarded from, or sent to, a member."""
     node = lab.node("node1")
     addresses = {"ip": member.ipv4, "ip6": member.ipv6}
     rules = "".join(
@@ -74,7 +75,7 @@ def policy(lab: Lab, verdict: str, member: Member) -> Iterator[None]:
 
 @contextmanager
 def forwarding(cluster: Cluster, mode: str, logs: Path) -> Iterator[None]:
-    """The first node's agent is another one meanwhile, with this mode."""
+    """The first node's agent is replaced by one in this mode inside the block."""
     before = cluster.agents["node1"]
     options = ["--masquerade-all", "--forwarding", mode]
     other = NodeAgent(before.node, logs / f"{mode}.log", options)
@@ -93,7 +94,7 @@ def forwarding(cluster: Cluster, mode: str, logs: Path) -> Iterator[None]:
 def heard(
     member: Member, places: Iterable[Place], protocol: str = "tcp", seconds: float = 5.0
 ) -> set[str]:
-    """The pods that answer, and the names of errors."""
+    """The pods that reply, and the names of errors."""
     return {_asked(member, place, protocol, seconds) for place in places}
 
 
@@ -148,7 +149,7 @@ def test_the_policy_of_the_node_is_kept(routed, places, protocol):
 
 @contextmanager
 def xfrm_policy(lab: Lab, target: Member) -> Iterator[None]:
-    """IPsec of the first node drops what goes to a member, as it would encrypt it."""
+    """IPsec of the first node drops packets to a member, which it would otherwise encrypt."""
     node = lab.node("node1")
     try:
         for address in target.addresses:

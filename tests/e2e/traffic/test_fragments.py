@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datagrams larger than a packet, from everybody to every frontend, on every kind of network."""
+"""Datagrams larger than a packet, from every client to every frontend, on every kind of network."""
 
 import socket
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ IPV6_MTU, NARROW = 24, 1400
 
 @pytest.fixture(params=["pod-1-2", "pod-2-2"])
 def places(request: pytest.FixtureRequest, network: Cluster) -> Iterator[list[tuple[str, int]]]:
-    """ClusterIP, NodePort and external IP of a pod here or on the other node, seen from node1."""
+    """ClusterIP, NodePort and external IP of a pod on this or the other node, seen from node1."""
     lab = network.lab
     spec = network.new()
     external = [lab.ingress_ip(spec.number, version) for version in network.versions]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ICMP errors find their way through a Service, for pods under tc cover and for clients outside."""
+"""ICMP errors pass through a Service, to pods covered by tc and to external clients."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +21,7 @@ FORWARDING = {4: "ipv4/ip_forward", 6: "ipv6/conf/all/forwarding"}
 
 
 class Way(NamedTuple):
-    """From where, to which address and port, and who is behind."""
+    """The client, the address and port, and the pod behind it."""
 
     source: Member
     address: str
@@ -34,7 +34,7 @@ class Way(NamedTuple):
 
 @pytest.fixture(scope="module")
 def covered(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Agents that leave pods to tc; the client reaches ClusterIPs by node1."""
+    """Agents that serve pods by tc; the client reaches ClusterIPs by node1."""
     options = ("--socket-lb", "host")
     with started(own_lab, tmp_path_factory.mktemp("icmp"), options) as cluster:
         for ranges in own_lab.layout.ranges:
@@ -46,7 +46,7 @@ def covered(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def ways(covered: Cluster) -> Iterator[list[Way]]:
-    """To a pod on node1 and to one on the other node, each behind a Service of its own."""
+    """To a pod on node1 and to one on the other node, each behind its own Service."""
     yield list(made_ways(covered, port=0))
     covered.clear()
 
@@ -83,7 +83,7 @@ def test_who_asks_a_closed_port_is_refused(closed):
                 udp.recv(100)
 
 
-# A network that is narrower somewhere
+# A path with a smaller MTU
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def narrow_to_pods(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def narrow_to_client(lab: Lab) -> Iterator[None]:
-    """What goes from the nodes to the client goes by a router that passes only small packets."""
+    """Packets from the nodes to the client pass a router that takes only small ones."""
     with ExitStack() as undone:
         for ranges in lab.layout.ranges:
             undone.enter_context(router_to_client(lab, ranges))
@@ -112,7 +112,7 @@ def narrow_to_client(lab: Lab) -> Iterator[None]:
 
 @contextmanager
 def router_to_client(lab: Lab, ranges: Ranges) -> Iterator[None]:
-    """The underlay's gateway is it."""
+    """The underlay's gateway is that router."""
     route = ["ip", "route", "replace", ranges.client()]
     lab.underlay.exec(["sh", "-c", f"echo 1 > /proc/sys/net/{FORWARDING[ranges.version]}"])
     lab.underlay.exec([*route, "dev", "br0", "mtu", "lock", str(NARROW_MTU)])
@@ -126,7 +126,7 @@ def router_to_client(lab: Lab, ranges: Ranges) -> Iterator[None]:
 
 
 def forget(lab: Lab) -> None:
-    """Nobody remembers how large packets may be."""
+    """Flush every cached path MTU."""
     for member in lab.members:
         for version in lab.config.family.versions:
             member.exec(["ip", f"-{version}", "route", "flush", "cache"])

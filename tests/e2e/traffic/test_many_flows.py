@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node with half a million established flows: the table grows with them, nothing is lost."""
+"""A node with half a million established flows: the table grows with them, and none is lost."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from tests.e2e.harness.waiting import wait_until
 TABLE = "lb_conntrack"
 FLOWS, ENTRIES = 1 << 19, 1 << 20
 FEW = 1 << 16
-# Of each family.
+# In each family.
 HELD = 200
 MIB = 1 << 20
 
 
 @pytest.fixture
 def cluster(own_lab, tmp_path) -> Iterator[Cluster]:
-    """An agent on the first node, with room for few flows; what it pinned does not stay."""
+    """An agent on the first node, with small flow tables; its pins are removed at the end."""
     (node, *_) = own_lab.nodes
     with contextlib.ExitStack() as stack:
         stack.callback(ebpflb, node, "cleanup", EBPFLB_BPFFS_ROOT=str(node.bpffs))
@@ -37,18 +37,18 @@ def cluster(own_lab, tmp_path) -> Iterator[Cluster]:
 
 
 def room(flows: int) -> tuple[str, ...]:
-    """The options of an agent with room for so many flows."""
+    """The options of an agent with space for this many flows."""
     return f"--conntrack-min={flows}", "--conntrack-max-per-core=0"
 
 
 def memory(node: LabNode) -> int:
-    """Bytes of the table, as a kernel from 6.4 on reports them: those in use."""
+    """Bytes of the table, as kernels from 6.4 on report them: those in use."""
     return next(each.memory for each in map_fills(pinned_maps(node)) if each.name == TABLE)
 
 
 @contextlib.contextmanager
 def held(cluster: Cluster, place: tuple[str, int]) -> Iterator[None]:
-    """Connections from outside that stay, and new ones; none fails, none changes its pod."""
+    """Connections from outside that stay open, and new ones; none fails, none changes its pod."""
     client = cluster.lab.client
     with (
         client.start_load(
@@ -66,7 +66,8 @@ def held(cluster: Cluster, place: tuple[str, int]) -> Iterator[None]:
 
 
 def with_more_room(cluster: Cluster, stack: contextlib.ExitStack) -> BpfMap:
-    """Restart the agent while the table is nearly full, with a larger bound; the new table."""
+    """Restart the agent with a larger limit while the table is nearly full; returns the new
+    table."""
     agent = cluster.agents["node1"]
     small = pinned_maps(agent.node)[TABLE]
     add_flows(small, range(FEW - 10_000))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that sends TCP packets far out of the window gets no reset, and the connection lives.
+"""A server that sends TCP packets far out of the window gets no reset, and its connection survives.
 
-kube-proxy once let such packets bypass translation: the client saw a stranger and reset the
-server's connection.
+kube-proxy once let such packets bypass NAT: the client saw an unknown sender and reset the server's
+connection.
 """
 
 import json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods whose connections no socket hook sees, as those of virtual machines: tc alone serves them.
+"""Pods whose connections no socket hook sees, like those of virtual machines: only tc serves them.
 
-The sockets are made inside of the pod's namespace, and outside of the cgroup with the hooks.
+The sockets are created inside the pod's namespace, but outside the cgroup with the hooks.
 """
 
 import pytest

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP of the node's own sockets: who sends from a Service's number gets the answers, and the
-Service keeps its requests; answers come from where the socket sent to, and a closed one leaves
-nothing.
-"""
+"""UDP from the node's own sockets: a process bound to a Service's port gets its replies while the
+Service keeps its requests; replies come from the address that the socket sent to; and a closed
+socket leaves no entries."""
 
 import itertools
 import socket
@@ -34,7 +33,7 @@ add rule inet cni out {family} saddr {pod} udp dport {port} snat {family} to {ad
 
 @contextmanager
 def server(member: Member, version: int) -> Iterator[socket.socket]:
-    """A socket that is asked."""
+    """A socket that receives requests."""
     with opened(member, version, "udp") as made:
         made.bind(("", SERVER_PORT))
         yield made
@@ -43,7 +42,7 @@ def server(member: Member, version: int) -> Iterator[socket.socket]:
 def answered(
     asking: socket.socket, asked: socket.socket, place: tuple[str, int]
 ) -> tuple[str, int]:
-    """One exchange, and who asked as the other side sees it."""
+    """One exchange, and the client's address as the other side sees it."""
     for text in (b"one", b"two"):
         asking.sendto(text, place)
         received, peer = asked.recvfrom(10)
@@ -77,7 +76,7 @@ def test_an_unconnected_socket_of_the_host_hears_whom_it_asks(cluster, lab, who,
 
 @pytest.fixture
 def masqueraded(lab, version) -> Iterator[int]:
-    """What pod-1-1 asks leaves from this port of node1."""
+    """Requests of pod-1-1 leave from this port of node1."""
     node, family = lab.node("node1"), "ip" if version == 4 else "ip6"
     port = 31999
     address = address_of(node, version)
@@ -104,7 +103,7 @@ def test_a_pod_that_is_masqueraded_to_a_node_port_hears_whom_it_asks(
 
 
 def forget_requests(node: LabNode, port: int) -> None:
-    """As a table that is full may: what the clients of this NodePort send, and not the answers."""
+    """As a full table may: drop the flows of this NodePort's clients, but not those of replies."""
     flows = pinned_maps(node)["lb_ct_udp"]
     keys = [key for key, _ in flows.items() if LbTuple.from_buffer_copy(key).dport == port]
     assert keys
@@ -127,7 +126,7 @@ def test_answers_of_the_node_port_keep_no_client_from_it(cluster, lab, client, v
         assert asked.recv(10) == b"two"
 
 
-# Unconnected sockets of the host that ask
+# Unconnected sockets of the host that send requests
 
 
 @pytest.fixture
@@ -137,7 +136,7 @@ def asking(lab, version) -> Iterator[socket.socket]:
 
 
 def answered_by(asking: socket.socket, place: Place) -> Place:
-    """Where the answer to a question comes from."""
+    """The source address of the reply to a request."""
     asking.sendto(b"\n", place)
     _, peer = asking.recvfrom(1000)
     return str(peer[0]), int(peer[1])
@@ -167,7 +166,7 @@ def test_a_service_and_the_pod_behind_it_answer_for_themselves(
 
 
 def cookies_of(node: LabNode) -> set[int]:
-    """The sockets that the node has entries of."""
+    """The sockets for which the node has entries."""
     keys = (key for key, _ in pinned_maps(node)["lb_sockets"].items())
     return {int(LbSocketKey.from_buffer_copy(key).cookie) for key in keys}
 

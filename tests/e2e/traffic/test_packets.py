@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of all sizes through tc on every kind of network: large ones, and those that expire."""
+"""Packets of all sizes through tc on every kind of network: large ones, and those whose TTL
+expires."""
 
 import errno
 import hashlib
@@ -21,7 +22,7 @@ PORT = 80
 MEGABYTE = 1 << 20
 BULK = 20 * MEGABYTE
 DATAGRAM = 1400
-# Of the network with the largest headers: VXLAN over IPv6.
+# The overhead of VXLAN over IPv6, the largest.
 LARGEST_IN_TUNNEL = 1430 - 48
 NARROW_MTU = 1300
 # linux/in.h and in6.h
@@ -31,7 +32,7 @@ IP_MTU_DISCOVER, IP_PMTUDISC_OMIT = 10, 5
 
 
 class Way(NamedTuple):
-    """Where the client outside sends to, and who is behind."""
+    """The address that the external client sends to, and the pod behind it."""
 
     name: str
     address: str
@@ -46,7 +47,7 @@ def ends(network: Cluster) -> list[Member]:
 
 @contextmanager
 def expiring(network: Cluster, way: Way, protocol: str, hops: int) -> Iterator[socket.socket]:
-    """A socket whose packets live for so many hops; it hears of their end."""
+    """A socket whose packets live for this many hops; it gets the ICMP errors about them."""
     with opened(network.lab.client, version_of(way.address), protocol) as made:
         if version_of(way.address) == 4:
             made.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, hops)
@@ -77,7 +78,7 @@ def narrow(network: Cluster, to: str) -> Iterator[None]:
             pods = str(ranges.pods(2))
             known = node.exec([*route, "show", pods]).stdout.split()
             wanted = known if to == "pods" else [ranges.client(), "dev", UPLINK]
-            # A router heeds the MTU of a route only if it is locked.
+            # A router uses the MTU of a route only if it is locked.
             node.exec([*route, "replace", *wanted, "mtu", "lock", str(NARROW_MTU)])
             back = ["replace", *known] if to == "pods" else ["del", ranges.client()]
             for member in (lab.client, *ends(network)):
@@ -145,7 +146,7 @@ def test_who_counts_hops_hears_from_the_node(network, ways, protocol):
                 assert reach(enough, way) == way.pod, way.name
 
 
-@pytest.mark.only_in(dsr="off")  # a tunnel is one hop, and takes the route to the node
+@pytest.mark.only_in(dsr="off")  # A tunnel is one hop, and takes the route to the node.
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
     for way in ways:
@@ -155,7 +156,7 @@ def test_the_node_is_a_hop_on_the_way_to_another_one(network, ways, protocol):
                 assert reach(short, way) != way.pod, way.name
 
 
-@pytest.mark.only_in(dsr="off")  # a tunnel is one hop, and takes the route to the node
+@pytest.mark.only_in(dsr="off")  # A tunnel is one hop, and takes the route to the node.
 def test_a_client_learns_how_large_packets_may_be(network, ways):
     body = Random(1).randbytes(MEGABYTE)
     with narrow(network, "pods"):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A true reset frees a connection, and who has one that a node does not know is told by one. What
-forged ones do is in tests/e2e/attacks.
-"""
+"""A genuine reset ends a connection, and the sender of an unknown connection's packet gets one.
+Forged ones are tested in tests/e2e/attacks."""
 
 import socket
 import struct
@@ -28,7 +27,7 @@ _RESET_AT_ONCE = struct.pack("ii", 1, 0)
 
 @contextmanager
 def closed_timeout(node: LabNode, seconds: int) -> Iterator[Callable[[], None]]:
-    """What is closed is forgotten after so long; to be set again, as the agent may undo it."""
+    """How long closed connections are remembered; set again because the agent may restore it."""
     settings = pinned_maps(node)["lb_settings"]
     before = settings.lookup(bytes(4))
     assert before
@@ -94,7 +93,7 @@ UNKNOWN = 'ebpflb_dropped_total{interface="eth0",reason="unknown_connection"}'
 
 @pytest.fixture
 def resetting(cluster: Cluster) -> Cluster:
-    """The agents have seen that nothing else translates connections to Services."""
+    """The agents know that no other NAT serves Services."""
     wait_until(lambda: all(map(resets_unknown, cluster.nodes)), "unknown connections are reset")
     return cluster
 
@@ -105,7 +104,7 @@ def resets_unknown(node: LabNode) -> bool:
 
 
 def forget(node: LabNode, flow: bytes) -> None:
-    """The node loses both entries of a flow."""
+    """Delete both entries of a flow on the node."""
     maps, original = pinned_maps(node), entry_of(node, flow)
     assert original
     for table in (maps[name] for name in FLOW_TABLES):

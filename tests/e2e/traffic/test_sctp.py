@@ -46,14 +46,14 @@ def serve(cluster: Cluster, pods: list[Member]) -> ServiceSpec:
 
 
 def handshake(member: Member, address: str, port: int) -> list[str]:
-    """Who has answered INIT and COOKIE ECHO."""
+    """The names that answered INIT and COOKIE ECHO."""
     command = [*SCRIPT, "ask", address, str(port), str(next(OWN_PORTS))]
     lines: list[str] = member.exec(command).stdout.splitlines()
     return lines
 
 
 def has_module() -> bool:
-    """Whether the kernel speaks SCTP."""
+    """Whether the kernel has its SCTP module loaded."""
     modules = Path("/proc/modules")
     return modules.exists() and any(
         line.startswith("sctp ") for line in modules.read_text().splitlines()

@@ -12,8 +12,8 @@ from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.traffic.exchanges import lost_exchanges
 
-# Of all ports, a sixth have had a packet in the last two seconds. Sixteen are tried, so one of the
-# exchanges finds none once in 10^9 times.
+# Of all ports, a sixth had a packet in the last two seconds. Sixteen are tried, so one of the
+# exchanges finds none once in 10^9 runs.
 PORTS, RATE = 600, 50
 EXCHANGES = 750
 _KEY = bytes(4)
@@ -21,7 +21,7 @@ _KEY = bytes(4)
 
 @contextmanager
 def few_ports(node: LabNode) -> Iterator[None]:
-    """So many ports to masquerade with."""
+    """This many ports to masquerade with."""
     settings = pinned_maps(node)["lb_settings"]
     before = settings.lookup(_KEY)
     assert before

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets that are left alone: of pods with a sidecar that redirects their traffic, of pods that
-opt out, and of network namespaces inside a pod.
-"""
+"""Pods that the socket LB skips: those with a redirecting sidecar, those that opt out, and network
+namespaces nested in a pod."""
 
 import json
 import socket
@@ -47,13 +46,13 @@ NO_RULES = """
 
 @pytest.fixture(scope="module")
 def cluster(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Agents that have just started look into pods each second."""
+    """Agents that have just started inspect pods every second."""
     with started(own_lab, tmp_path_factory.mktemp("tc-only")) as cluster:
         yield cluster
 
 
 def is_left_alone(cluster: Cluster, count: int = 1) -> bool:
-    """Whether the first node leaves the sockets of so many pods alone."""
+    """Whether the socket LB of the first node skips this many pods."""
     maps = pinned_maps(cluster.lab.node("node1"))
     flags = [LbNetns.from_buffer_copy(value).flags for _, value in maps["lb_netns"].items()]
     return sum(bool(each & NetnsFlag.LB_NETNS_TC_ONLY) for each in flags) == count
@@ -61,7 +60,7 @@ def is_left_alone(cluster: Cluster, count: int = 1) -> bool:
 
 @contextmanager
 def proxy(pod: Member, version: int) -> Iterator[socket.socket]:
-    """Listens where the pod's rules send its connections."""
+    """Listens where the pod's rules redirect its connections."""
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     with pod.entered():
         listener = socket.create_server(("", PROXY), family=family)
@@ -147,7 +146,7 @@ def test_a_pod_and_a_namespace_may_opt_out(cluster):
 
 
 UID = "5a0c1b2d-0001-4002-8003-00000000000a"
-# In a namespace that it makes, the process itself has the address, and answers.
+# In a nested namespace the process itself has the address, and replies.
 _NESTED = """
 import ctypes, json, socket, subprocess, sys
 cgroup, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -180,7 +179,8 @@ print(json.dumps([asked(socket.SOCK_STREAM, True), asked(udp, True), asked(udp, 
 
 
 def answers_inside(pod: Member, cgroup: Path, address: str) -> list[bool]:
-    """Whether a namespace inside a pod reaches what has a Service's address there, on each way."""
+    """Whether a namespace nested in a pod reaches a local server with a Service's address, on each
+    path."""
     arguments = [str(cgroup), address, str(PORT)]
     found = json.loads(pod.exec([sys.executable, "-I", "-c", _NESTED, *arguments]).stdout)
     return list(found)
@@ -188,7 +188,7 @@ def answers_inside(pod: Member, cgroup: Path, address: str) -> list[bool]:
 
 @contextmanager
 def pod_cgroup(pod: Member) -> Iterator[Path]:
-    """A cgroup below the node's, as the kubelet makes them."""
+    """A cgroup below the node's, as the kubelet creates them."""
     top = pod.cgroup.parent / "kubepods.slice"
     cgroup = top / f"kubepods-pod{UID.replace('-', '_')}.slice"
     (cgroup / "container").mkdir(parents=True)

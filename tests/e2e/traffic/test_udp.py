@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP clients that keep their source port follow the endpoints that serve, and only those."""
+"""UDP clients that keep their source port follow the serving endpoints, and no others."""
 
 import socket
 import subprocess
@@ -19,13 +19,13 @@ from tests.e2e.harness.waiting import wait_until
 from tests.e2e.steps.udp_ends import PATIENCE, PAUSE, PORT, ends
 
 SOURCE_PORT = 20000
-# As kube-proxy's own tests allow.
+# As in kube-proxy's own tests.
 MOVED_WITHIN = 60.0
 LOOKED_AFTER = 'kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"}'
 PODS = ("pod-1-1", "pod-2-1")
 VERSIONS = pytest.mark.parametrize("version", [4, 6])
 ORDERS = pytest.mark.parametrize("pods", [PODS, PODS[::-1]], ids=["to remote", "to local"])
-# Who asks, and where: a ClusterIP, or the NodePort of a node.
+# The client, and the address: a ClusterIP, or the NodePort of a node.
 WAYS = (
     ("pod-1-2", "ClusterIP"),
     ("node1", "ClusterIP"),
@@ -57,7 +57,7 @@ class Client:
         made.bind(("", port))
 
     def hear(self, seconds: float = PATIENCE) -> str:
-        """Who answers a datagram, or what happens instead."""
+        """The pod that replies to a datagram, or the error."""
         self._made.settimeout(seconds)
         try:
             return send_and_hear(self._made, *self._place)
@@ -66,7 +66,7 @@ class Client:
             return type(error).__name__
 
     def waits_for(self, name: str) -> bool:
-        """Send until this one answers, and see that it goes on answering."""
+        """Send until this pod replies, and check that it continues to."""
         deadline = time.monotonic() + MOVED_WITHIN
         while self.hear(PAUSE) != name and time.monotonic() < deadline:
             time.sleep(PAUSE)
@@ -75,7 +75,7 @@ class Client:
         return [self.hear() for _ in range(3)] == [name] * 3
 
     def _forget(self) -> None:
-        """Take the answers that come late."""
+        """Discard late replies."""
         self._made.settimeout(PAUSE)
         with suppress(TimeoutError):
             while True:
@@ -84,17 +84,17 @@ class Client:
 
 
 class Clients:
-    """One on each way, of every family."""
+    """One client on each path, of every family."""
 
     def __init__(self, clients: dict[str, Client]) -> None:
         self._clients = clients
 
     def follow(self, name: str) -> None:
-        """All of them get answers of this one soon, and then of no other."""
+        """All of them soon get replies from this pod, and then from no other."""
         assert [way for way, each in self._clients.items() if not each.waits_for(name)] == []
 
     def hear(self, seconds: float = PATIENCE) -> set[str]:
-        """What they hear, each once."""
+        """The result of each, once."""
         return {each.hear(seconds) for each in self._clients.values()}
 
 
@@ -182,7 +182,7 @@ def test_with_internal_policy_local_clients_follow_on_their_node(cluster, lab):
 
 @pytest.fixture
 def other_port(lab) -> Iterator[str]:
-    """What answers on port 9090 of the second node's first pod, besides the pod itself."""
+    """A second server in the second node's first pod, on port 9090."""
     command = [sys.executable, "-I", "-S", "-c", ANSWER, "9090"]
     with lab.pod("pod-2-1").popen(command, stdout=subprocess.PIPE) as server:
         yield server.stdout.readline().strip()
@@ -216,7 +216,8 @@ def test_a_connected_socket_of_the_host_learns_it_and_connects_to_another(
         cluster.serve(spec, [second])
         for each, place in zip(held, places, strict=True):
             assert ends(each)
-            # A send that failed for want of an address has left the other error where it was.
+            # A send that failed because the source address was missing has left the other error
+            # pending.
             each.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             each.connect(place)
             assert exchange(each) == second.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connected UDP sockets of pods whose devices carry none of our programs."""
+"""Connected UDP sockets of pods whose devices have none of ebpflb's programs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ VERSIONS = pytest.mark.parametrize("version", [4, 6])
 
 @pytest.fixture(scope="module")
 def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
-    """An agent on the first node that finds no device of a pod."""
+    """An agent on the first node that finds no pod devices."""
     options = ["--workload-devices", "none*"]
     with started(own_lab, tmp_path_factory.mktemp("uncovered"), options, ["node1"]) as cluster:
         yield cluster
