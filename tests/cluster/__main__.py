@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.cluster`: build the programs of a cluster, make one, take it down."""
+"""`python -m tests.cluster`: builds the programs of a cluster, starts one, removes it."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ _NAME = click.argument("name", default="dev")
 
 
 class _OneLineErrors(click.Group):
-    """Turns a known failure into one line."""
+    """Turns an expected failure into one line."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -47,7 +47,7 @@ def build(names: tuple[str, ...]) -> None:
 @click.option("--kube-proxy", type=click.Choice(get_args(KubeProxy)), help="It serves Services.")
 @click.option("--ebpflb", is_flag=True, help="Build the image, and install the chart with Helm.")
 def up(name: str, nodes: int, cni: str, kube_proxy: KubeProxy | None, ebpflb: bool) -> None:
-    """Start a cluster that stays until `down`."""
+    """Start a cluster that runs until `down`."""
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for namespaces, cgroups and containers")
     binaries.build_all([], click.echo)
@@ -64,7 +64,8 @@ def up(name: str, nodes: int, cni: str, kube_proxy: KubeProxy | None, ebpflb: bo
 @main.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def down(names: tuple[str, ...]) -> None:
-    """Remove clusters; without a NAME dev, and all whose test has ended without removing them."""
+    """Remove clusters; without a NAME dev, and all clusters left behind by tests that have
+    ended."""
     known = [item for item in state.every() if item.name in names]
     if missing := set(names) - {item.name for item in known}:
         state.load(missing.pop())
@@ -77,7 +78,7 @@ def down(names: tuple[str, ...]) -> None:
 
 @main.command()
 def status() -> None:
-    """Show which clusters there are."""
+    """Show the clusters."""
     for item in state.every():
         whose = "stays"
         if item.owner:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters for tests; made once for all that need them."""
+"""Clusters for tests, created once and shared."""
 
 import os
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import pytest
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.control_plane import ControlPlane
 
-# Seconds after which a test hangs: a machine may be busy.
+# Seconds after which a test counts as hung: a machine may be busy.
 _TIMEOUT = 900
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All of this folder needs a control plane, root, and more time than other tests."""
+    """All tests of this folder need a control plane, root, and more time than others."""
     item.add_marker("bpf")
     item.add_marker("cluster")
     if not item.get_closest_marker("timeout"):
@@ -31,7 +31,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes and nobody that serves Services, shared by all tests."""
+    """Two nodes without a Service proxy, shared by all tests."""
     made = Cluster.up(f"test-{os.getpid()}")
     yield made
     made.down()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent and a control plane of three API servers, of which one and then another goes."""
+"""The agent and a control plane of three API servers, two of which fail one after the other."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.cluster.objects import piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
 NAME = "several"
-# Another server is asked within moments, once the first has refused.
+# The next server is tried at once after the first refusal.
 SOON = 10.0
 
 
@@ -39,13 +39,14 @@ def apply(control: ControlPlane, server: str, *objects: object) -> None:
 
 
 def is_served(control: ControlPlane, agent: ClusterAgent, server: str, address: str) -> None:
-    """What one API server is told arrives at the agent."""
+    """Whether changes written to one API server reach the agent."""
     apply(control, server, piece(NAME, address))
     wait_until(lambda: serves(agent, NAME, address), f"{address} is served", SOON)
 
 
 def refused(agent: ClusterAgent, *urls: str) -> bool:
-    """Whether the agent says that these refuse it. The last one may have reset it first."""
+    """Whether the agent reports that these refuse connections. The last one may have reset it
+    first."""
     errors = agent.status()["source_errors"].values()
     return any(
         error.startswith("cannot reach any API server: ")

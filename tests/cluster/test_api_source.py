@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent and a real API server: outages, lost history, rights, and objects at odds."""
+"""The agent and a real API server: outages, lost history, missing rights, conflicting objects."""
 
 import json
 import os
@@ -177,7 +177,7 @@ def test_a_missing_right_is_named(control: ControlPlane, tmp_path: Path):
 
 
 def without_slices(control: ControlPlane, folder: Path) -> Path:
-    """A kubeconfig of a ServiceAccount that may read Services and Nodes alone."""
+    """A kubeconfig of a ServiceAccount that may read only Services and Nodes."""
     control.kubectl("create", "serviceaccount", "poor")
     rights = ["--verb=get,list,watch", "--resource=services,nodes"]
     control.kubectl("create", "clusterrole", "poor", *rights)

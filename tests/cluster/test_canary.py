@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services move one by one from a running kube-proxy to an agent beside it, and back."""
+"""Services move one by one from a running kube-proxy to an agent on the same node, and back."""
 
 import itertools
 import time
@@ -38,7 +38,7 @@ def own_lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(own_lab: Lab) -> Iterator[Lab]:
-    """Afterwards nothing of either proxy is on the node."""
+    """Everything of either proxy is removed from the node afterwards."""
     yield own_lab
     node = own_lab.node("node1")
     ebpflb(node, "cleanup")
@@ -72,7 +72,7 @@ def test_a_service_moves_there_and_back_under_load(lab: Lab, mode: KubeProxy, tm
         with none_fails(cluster, SPEC, held=True):
             for _ in range(2):
                 label(cluster, "yes")
-                # Those that stay are the agent's.
+                # Open connections belong to the agent.
                 with none_fails(cluster, SPEC, held=True):
                     label(cluster, "no")
                     time.sleep(2)

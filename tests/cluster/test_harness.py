@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster itself: what later fails on it is then the fault of what is tested."""
+"""The cluster itself, so that later failures on it are due to the code under test."""
 
 import json
 import os
@@ -26,7 +26,7 @@ BPFFS_OWN = {"maps.debug", "progs.debug"}
 
 
 def traces(layout: Layout) -> list[str]:
-    """Whatever on this machine still belongs to a cluster."""
+    """Everything on this machine that still belongs to a cluster."""
     roots = [layout.cgroup(), *(Path(f"{h}{layout.cgroup_path()}") for h in v1_hierarchies())]
     paths = [layout.folder, Path("/sys/class/net", layout.machine_device), *roots]
     found = [str(path) for path in paths if path.exists()]
@@ -41,7 +41,7 @@ def traces(layout: Layout) -> list[str]:
     ids=["nftables-ptp", "iptables-bridge"],
 )
 def proxied(request):
-    """A cluster with kube-proxy, two echo servers behind a Service, and a pod to ask from."""
+    """A cluster with kube-proxy, two echo servers behind a Service, and a client pod."""
     cluster = Cluster.up(f"proxy-{os.getpid()}", cni=request.param[1], kube_proxy=request.param[0])
     try:
         objects = [

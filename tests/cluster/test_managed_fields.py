@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects with managedFields that only Go's JSON survives, in each kind that the agent watches.
+"""Objects whose managedFields only Go's JSON parser accepts, in each kind that the agent watches.
 
-A real API server takes them from anyone who may write such an object.
+A real API server accepts them from anyone who may write such an object.
 """
 
 import json
@@ -23,7 +23,7 @@ GROUP = "odd"
 
 
 class Hostile(NamedTuple):
-    """A kind, and what its objects hold besides their metadata."""
+    """A kind, and the fields of its objects besides their metadata."""
 
     plural: str
     path: str
@@ -110,12 +110,12 @@ def create(control: ControlPlane, kind: Hostile, name: str, free: bytes) -> None
         check=True,
         timeout=60,
     )
-    # What the API server keeps is what was sent.
+    # The API server stores them unchanged.
     assert free in made.stdout
 
 
 def is_served(control: ControlPlane, agent: ClusterAgent, address: str) -> None:
-    """All other objects go on at once."""
+    """Whether all other objects are served at once."""
     apply(control, piece("plain", address))
     wait_until(lambda: serves(agent, "plain", address), f"{address} is served")
     assert agent.status()["source_errors"] == {}
@@ -148,7 +148,7 @@ STAGES = ("listed", "watched")
 
 
 def the_plugin_reads(control: ControlPlane) -> set[str]:
-    """The names that are the same of all kinds."""
+    """The fields that are the same for all kinds."""
     access = Access(str(control.kubeconfig))
     selector = [("labelSelector", f"group={GROUP}")]
     names = [

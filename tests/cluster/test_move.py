@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running cluster moves from the real kube-proxy to ebpflb and back, and nobody notices."""
+"""A running cluster moves from the real kube-proxy to ebpflb and back without losing a
+connection."""
 
 import os
 from collections.abc import Iterator
@@ -20,16 +21,16 @@ pytestmark = pytest.mark.slow
 SPACE = "move"
 # Once per node, as long as kube-proxy serves it.
 OWN = {"iptables": ":KUBE-SERVICES ", "nftables": "table ip kube-proxy\n"}
-# What it says of itself, once for each family.
+# Its own log, once for each family.
 WRITTEN = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{"
-# kube-proxy has the usual ones.
+# kube-proxy uses the usual ports.
 PORTS = {"metrics": {"port": 20249}, "healthz": {"port": 20256}}
 DRAINED = {"uninstall": {"drainSeconds": 30}}
 
 
 @pytest.fixture(params=["iptables", "nftables"])
 def mode(request) -> KubeProxy:
-    """That of kube-proxy."""
+    """kube-proxy's mode."""
     found: KubeProxy = request.param
     return found
 
@@ -80,7 +81,7 @@ def none_has_failed(running: list[Load]) -> bool:
 
 
 def rules(cluster: Cluster) -> str:
-    """What kube-proxy has on the nodes."""
+    """kube-proxy's rules on the nodes."""
     commands = (["iptables-save", "-t", "nat"], ["nft", "list", "tables"])
     saved = (node.exec(command).stdout for node in cluster.nodes for command in commands)
     return "".join(saved)
@@ -112,7 +113,7 @@ def test_there_and_back_under_load(cluster: Cluster, mode: KubeProxy):
     assert OWN[mode] not in rules(cluster)
     assert none_has_failed(running)
 
-    # What stays open from outside breaks when tc's programs go.
+    # Open connections from outside break when tc's programs are removed.
     running = [*from_inside(cluster), *from_outside(cluster, False)]
     for node in cluster.nodes:
         node.start_kube_proxy(mode, cluster.control_plane.credentials)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real kube-proxy has written is removed completely, in each of its modes."""
+"""Everything that a real kube-proxy wrote is removed, in each of its modes."""
 
 import json
 import os
@@ -33,7 +33,7 @@ MODES = {
 
 
 def objects() -> list[dict[str, object]]:
-    """Services of all kinds, with endpoints on this node, on another, or nowhere."""
+    """Services of all kinds, with endpoints on this node, on another one, or without."""
     made: list[dict[str, object]] = []
     for number in range(SERVICES):
         name = f"web-{number}"
@@ -93,7 +93,7 @@ def control() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def node(control) -> Iterator[Place]:
-    """The node without any rules, also afterwards."""
+    """The node without any rules, before and afterwards."""
     place = Place.of(control.layout, NODE)
     yield place
     for daemon in place.daemons:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster: its programs, control plane, nodes, network, and how it is taken down."""
+"""The cluster: its programs, control plane, nodes, network, and removal."""

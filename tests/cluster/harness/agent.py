@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent on a node that has a control plane but no kubelet: what it makes of the API."""
+"""An agent on a node that has a control plane but no kubelet, for tests of its API source."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ _METRICS = "127.0.0.1:10249"
 
 
 class ClusterAgent:
-    """`ebpflb run` on NODE; its pins go at the end."""
+    """`ebpflb run` on NODE; its pins are removed at the end."""
 
     def __init__(self, node: Place, daemon: Daemon, pins: Path) -> None:
         self.daemon = daemon
@@ -38,29 +38,29 @@ class ClusterAgent:
         return self.daemon.log.read_text()
 
     def wait_in_sync(self) -> None:
-        """Until it says so for the first time."""
+        """Wait until it reports in sync for the first time."""
         wait_until(lambda: '"in sync"' in self.said(), "the agent is in sync", _START_TIMEOUT)
 
     def status(self) -> dict[str, Any]:
-        """What `ebpflb status` says of the agent; empty before it answers."""
+        """The agent's `ebpflb status`; empty until it responds."""
         options = ["--bpffs-root", self._pins, "--metrics-bind-address", _METRICS, "-o", "json"]
         ran = self._node.exec([sys.executable, "-m", "ebpflb", "status", *map(str, options)])
         return dict(json.loads(ran.stdout)["agent"] or {})
 
     def refused_connections(self) -> int:
-        """How many TCP connections from its node were refused until now."""
+        """The number of TCP connections from its node that were refused so far."""
         lines = self._node.exec(["cat", "/proc/net/snmp"]).stdout.splitlines()
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
         return int(values[names.index("AttemptFails")])
 
     def get(self, path: str, port: int = 10249) -> tuple[int, str]:
-        """Status and body of a page of the agent."""
+        """Status and body of one of the agent's HTTP pages."""
         url = f"http://127.0.0.1:{port}{path}"
         ran = self._node.exec(["curl", "-s", "-w", "%{http_code}", url])
         return int(ran.stdout[-3:]), ran.stdout[:-3]
 
     def backends(self, service: str) -> dict[str, list[str]]:
-        """Frontend -> backends for local sources, of a Service of the namespace `default`."""
+        """Frontend -> backends for local sources, of a Service in the namespace `default`."""
         found = read_frontends(self.maps(), ServiceName("default", service))
         return {
             f"{format_address(each.key.address)}:{each.key.port}": sorted(
@@ -82,9 +82,9 @@ class ClusterAgent:
 def running_agent(
     control: ControlPlane, *, kubeconfig: Path | None = None, node_name: str = NODE
 ) -> Iterator[ClusterAgent]:
-    """An agent that was started."""
+    """A started agent."""
     node = Place.of(control.layout, NODE)
-    # On no bpffs: the agent mounts one there, which goes with the pins.
+    # Not on a bpffs: the agent mounts one there, which is removed with the pins.
     pins = node.folder / "bpf"
     options = {
         "kubeconfig": kubeconfig or control.kubeconfig,

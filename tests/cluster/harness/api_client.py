@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API for tests that write many objects: kubectl would take a process for each."""
+"""An API client for tests that write many objects: kubectl would take a process for each."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ Document = dict[str, Any]
 
 
 class ApiClient:
-    """With the rights of a kubeconfig. Any thread may use it."""
+    """With the credentials of a kubeconfig. Thread-safe."""
 
     def __init__(self, url: str, kubeconfig: Path) -> None:
         self._url = url

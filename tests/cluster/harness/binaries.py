@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of a cluster, built from released sources with go on first use, and then kept.
+"""The programs of a cluster, built from released sources with go on first use, and cached.
 
-They lie in a cache outside the tree, beside the recipe that each was built by: another version or
-another build command makes a new one. `python -m tests.cluster build` builds all of them.
+The cache is outside the tree and also keeps the recipe of each program: a new version or build
+command makes a new program. `python -m tests.cluster build` builds all of them.
 """
 
 import fcntl
@@ -37,8 +37,8 @@ _VERSION_PACKAGE = "k8s.io/component-base/version"
 class Recipe:
     """How to build one program. module: a folder of `go/` with the sources or their versions.
 
-    Without a module, `package` names its own version and brings its own go.mod.
-    cgo: it has C in it, for which gcc is needed; it runs on this machine, but in no empty image.
+    Without a module, `package` names its own version and comes with its own go.mod.
+    cgo: it contains C, which needs gcc; it runs on this machine, but not in an empty image.
     """
 
     package: str
@@ -47,18 +47,18 @@ class Recipe:
     cgo: bool = False
 
     def arguments(self, target: Path) -> list[str]:
-        """What go is called with; the program ends up as `target` or in its folder."""
+        """The arguments of go; the program is written to `target` or into its folder."""
         flags = ["-v", "-trimpath", "-buildvcs=false", *self.flags]
         if self.module:
             return ["build", "-mod=readonly", *flags, "-o", str(target), self.package]
         return ["install", *flags, self.package]
 
     def environment(self) -> dict[str, str]:
-        """What go takes from there."""
+        """The environment of go."""
         return {"CGO_ENABLED": "1" if self.cgo else "0"}
 
     def text(self) -> str:
-        """Changes whenever another program would come out."""
+        """Changes whenever the resulting program would."""
         lines = [self.package, *self.flags, *(["cgo"] if self.cgo else [])]
         if self.module:
             for path in sorted((_SOURCES / self.module).iterdir()):
@@ -74,7 +74,7 @@ def _kubernetes(name: str) -> Recipe:
     return Recipe(f"k8s.io/kubernetes/cmd/{name}", "kubernetes", flags)
 
 
-# In the order in which others can begin to work with them.
+# In the order in which other steps need them.
 RECIPES: dict[str, Recipe] = {
     "kube-apiserver": _kubernetes("kube-apiserver"),
     "kubectl": _kubernetes("kubectl"),
@@ -91,13 +91,13 @@ RECIPES: dict[str, Recipe] = {
 
 
 def cache() -> Path:
-    """The folder of everything that is built for clusters of this version."""
+    """The folder of everything built for clusters of this version."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "ebpflb" / f"cluster-{KUBERNETES_VERSION}"
 
 
 def folder() -> Path:
-    """Where the programs are, for a PATH."""
+    """The folder of the programs, for a PATH."""
     return cache() / "bin"
 
 
@@ -107,11 +107,11 @@ def binary(name: str, say: Callable[[str], None] = lambda _: None) -> Path:
 
 
 def built(name: str, recipe: Recipe, say: Callable[[str], None] = lambda _: None) -> Path:
-    """A program, built now if it is not there yet, which can take minutes.
+    """A program, built now if it does not exist yet, which can take minutes.
 
-    name: of the file; without a module go decides it, by the last part of the package.
-    say: is called every few seconds of a build. ProbeError if go is missing, CompileError with go's
-    last lines if the build fails.
+    name: of the file; without a module go derives it from the last part of the package.
+    say: is called every few seconds during a build. ProbeError if go is missing, CompileError with
+    go's last lines if the build fails.
     """
     path = folder() / name
     if not is_built(name, recipe):
@@ -131,7 +131,7 @@ def is_built(name: str, recipe: Recipe) -> bool:
 
 
 def module_folder(module: str, path: str) -> Path:
-    """Where go keeps the sources of a Go module that those of a folder of `go/` require."""
+    """The folder of a Go module's sources, as required by the go.mod of a folder of `go/`."""
     command = ["mod", "download", "-json", path]
     ran = subprocess.run(
         [_go(), *command], cwd=_SOURCES / module, capture_output=True, text=True, check=False
@@ -142,7 +142,7 @@ def module_folder(module: str, path: str) -> Path:
 
 
 def build_all(names: list[str], say: Callable[[str], None]) -> None:
-    """Build what is missing, one after the other, and say what is done and how long each took."""
+    """Build what is missing, one after the other, and report progress and times."""
     wanted = names or list(RECIPES)
     for number, name in enumerate(wanted, start=1):
         started = time.monotonic()
@@ -157,7 +157,7 @@ def _say_numbered(say: Callable[[str], None], number: str, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Only one process at a time; the file stays."""
+    """One process at a time; the lock file is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -194,7 +194,7 @@ def _build(path: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
 
 
 def _go() -> str:
-    # Beside Python: what pip has installed for the tests; Debian's is too old.
+    # Installed by pip for the tests; Debian's is too old.
     go = shutil.which("go", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if go is None:
         raise ProbeError(
@@ -204,7 +204,7 @@ def _go() -> str:
 
 
 def _follow(process: "subprocess.Popen[bytes]", log: Path, say: Callable[[str], None]) -> int:
-    """Say every few seconds what go has come to; its exit status."""
+    """Report go's progress every few seconds; returns its exit status."""
     started = time.monotonic()
     while True:
         try:
@@ -217,5 +217,5 @@ def _follow(process: "subprocess.Popen[bytes]", log: Path, say: Callable[[str], 
 
 
 def _is_done(line: str) -> bool:
-    """Whether it tells of a module that was fetched or a package that was compiled, by -v."""
+    """Whether a line of -v names a fetched module or a compiled package."""
     return line.startswith(_DOWNLOAD) or " " not in line

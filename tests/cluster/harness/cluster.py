@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole cluster: a control plane, nodes, DNS, and a client outside of it."""
+"""A complete cluster: a control plane, nodes, DNS, and an external client."""
 
 import json
 import time
@@ -22,7 +22,7 @@ _READINESS = '{range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="R
 
 @dataclass(slots=True)
 class Cluster:
-    """client: a machine outside of the cluster that has a route to the nodes."""
+    """client: a machine outside the cluster that has a route to the nodes."""
 
     control_plane: ControlPlane
     nodes: list[ClusterNode]
@@ -40,8 +40,8 @@ class Cluster:
     ) -> Self:
         """Start a cluster; all nodes are Ready and CoreDNS runs when it returns, in 20 to 30 s.
 
-        kube_proxy: None leaves Services to others. owned: see ControlPlane.up.
-        After any failure nothing of it is left.
+        kube_proxy: None for no Service proxy. owned: see ControlPlane.up.
+        After any failure, everything is removed.
         """
         for program in binaries.RECIPES:
             binaries.binary(program)
@@ -70,15 +70,15 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """With all rights."""
+        """With admin rights."""
         return self.control_plane.kubeconfig
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """What kubectl prints. EbpflbError with its complaint if it fails."""
+        """kubectl's output. EbpflbError with its error message if it fails."""
         return self.control_plane.kubectl(*arguments, input=input)
 
     def helm(self, *arguments: str) -> str:
-        """What helm prints. EbpflbError with its complaint if it fails."""
+        """helm's output. EbpflbError with its error message if it fails."""
         return run_tool("helm", arguments, self.kubeconfig)
 
     def load_image(self, archive: Path) -> None:

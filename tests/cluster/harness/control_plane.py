@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler in a namespace of their own.
+"""etcd, kube-apiserver, kube-controller-manager and kube-scheduler in their own namespace.
 
-A control plane alone is up in seconds and enough for whatever only talks to the API.
+A control plane alone starts in seconds and is enough for tests that only use the API.
 """
 
 import http.client
@@ -25,7 +25,7 @@ from tests.cluster.harness.state import State, reserve
 
 _ETCD = "127.0.0.1:2379"
 _STANDSTILL_SECONDS = 60
-# What changes of a pod; of one that crashes ever more seldom.
+# Fields of a pod that show progress; a crashing pod changes ever more seldom.
 _PODS = (
     "NAMESPACE:.metadata.namespace,NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase,"
     "INIT:.status.initContainerStatuses[*].state,STATE:.status.containerStatuses[*].state,"
@@ -52,9 +52,9 @@ class ControlPlane:
     def up(cls, name: str | None = None, nodes: int = 0, *, owned: bool = True) -> Self:
         """Start one with the network of a cluster, and wait until the API is ready.
 
-        owned: it ends together with the calling thread, which is therefore best the main one;
-        otherwise it stays until somebody takes it down.
-        ConfigError when the name is taken. After any failure nothing of it is left.
+        owned: it ends together with the calling thread, which should therefore be the main one;
+        otherwise it runs until somebody takes it down.
+        ConfigError when the name is taken. After any failure, everything is removed.
         """
         for program in ("kube-apiserver", "kubectl", "kube-controller-manager", "kube-scheduler"):
             binary(program)
@@ -97,7 +97,7 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """With all rights."""
+        """With admin rights."""
         return self.credentials.kubeconfig("admin")
 
     @property
@@ -106,11 +106,11 @@ class ControlPlane:
         return self.place.folder / "audit.log"
 
     def audit_events(self) -> list[dict[str, Any]]:
-        """What the API has been asked so far."""
+        """The API requests so far."""
         return [json.loads(line) for line in self.audit_log.read_text().splitlines()]
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        """What kubectl prints. EbpflbError with its complaint if it fails."""
+        """kubectl's output. EbpflbError with its error message if it fails."""
         return run_tool("kubectl", arguments, self.kubeconfig, input)
 
     def wait(self, *arguments: str, seconds: int = _STANDSTILL_SECONDS) -> None:
@@ -144,7 +144,7 @@ class ControlPlane:
         server.wait_until(self._is_ready, "ready", 90)
 
     def start_peer(self, number: int) -> str:
-        """Start one more kube-apiserver, which has the first one's certificate; its URL."""
+        """Start another kube-apiserver with the first one's certificate; returns its URL."""
         ip = self.layout.address(f"peer{number}")
         self.place.exec(["ip", "address", "add", f"{ip}/24", "dev", "eth0"], check=True)
         flags = [*self._api_flags(), f"--advertise-address={ip}", f"--bind-address={ip}"]
@@ -160,10 +160,10 @@ class ControlPlane:
         self.place.daemon("kube-apiserver").stop(signal.SIGKILL)
 
     def compact(self) -> int:
-        """Forget the history before now and return the revision of now.
+        """Discard the history before now and return the current revision.
 
-        A list that continues from before answers 410 Gone at once. A watch from before does as soon
-        as the API's own memory of events is gone too: after stop_api() and start_api().
+        Continuing an earlier list fails with 410 Gone at once. An earlier watch does so once the
+        API server's own event cache is empty too: after stop_api() and start_api().
         """
         revision = int(self._ask_etcd("kv/range", {"key": "AA=="})["header"]["revision"])
         self._ask_etcd("kv/compaction", {"revision": str(revision), "physical": True})
@@ -267,7 +267,7 @@ def run_tool(
     kubeconfig: Path,
     text: str | None = None,
 ) -> str:
-    """What kubectl or helm prints. EbpflbError with its complaint if it fails."""
+    """The output of kubectl or helm. EbpflbError with its error message if it fails."""
     ran = subprocess.run(
         [binary(name), *arguments],
         env=os.environ | {"KUBECONFIG": str(kubeconfig)},

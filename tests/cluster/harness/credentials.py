@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may speak to the API: a token per user, a kubeconfig per token, the service account key."""
+"""API credentials: a token per user, a kubeconfig per token, the service account key."""
 
 import json
 import secrets
@@ -10,7 +10,8 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Credentials:
-    """All in one folder. url: the API. ca: the certificate that the API writes at its start."""
+    """All in one folder. url: the API. ca: the certificate that the API server writes at its
+    start."""
 
     folder: Path
     url: str
@@ -54,7 +55,7 @@ class Credentials:
         self.token_file.write_text("\n".join(lines) + "\n")
 
     def kubeconfig(self, user: str) -> Path:
-        """The file with which a program is that user."""
+        """The kubeconfig file for that user."""
         return self.folder / f"{user.rpartition(':')[2]}.kubeconfig"
 
     def _document(self, user: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from tests.e2e.harness.manifest_api import manifest_api
 
 @contextmanager
 def lab_kube_proxy(node: LabNode, mode: KubeProxy, log: Path) -> Iterator[None]:
-    """It runs in this block; its rules stay."""
+    """It runs inside the block; its rules are left behind."""
     with manifest_api(node) as (_, address), log.open("wb") as output:
         command = [
             str(binary("kube-proxy")),

@@ -30,7 +30,7 @@ DNS_SERVICE = "10.96.0.10"
 DNS_DOMAIN = "cluster.local"
 PODS = "10.244.0.0/16"
 PODS6 = "fd00:10:244::/48"
-# Addresses of load balancers and external IPs: the client's route to them leads to the first node.
+# Load-balancer and external IPs: the client routes them to the first node.
 EXTERNAL = "203.0.113.0/24"
 EXTERNAL6 = "2001:db8:113::/64"
 API_PORT = 6443
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def folder(self) -> Path:
-        """Everything of the cluster that is a file."""
+        """The folder of the cluster's files."""
         return ROOT / self.name
 
     @property
@@ -65,7 +65,7 @@ class Layout:
         return f"ebpflb-{self.name}-{member}"
 
     def members(self) -> list[str]:
-        """All that have a namespace and an address, besides the underlay."""
+        """Every namespace with an address, except the underlay."""
         return ["control", "client", *self.node_names()]
 
     def node_names(self) -> list[str]:
@@ -77,7 +77,7 @@ class Layout:
         return f"198.19.{self.index}.{_host(member)}"
 
     def address6(self, member: str) -> str:
-        """The same in IPv6."""
+        """A member's IPv6 address."""
         return f"fd00:198:19:{self.index:x}::{_host(member):x}"
 
     def pods(self, node: str) -> str:
@@ -85,11 +85,11 @@ class Layout:
         return f"10.244.{_number(node)}.0/24"
 
     def pods6(self, node: str) -> str:
-        """The same in IPv6."""
+        """The IPv6 pod range of a node."""
         return f"fd00:10:244:{_number(node):x}::/64"
 
     def cgroup_path(self, member: str = "") -> str:
-        """The same below each cgroup hierarchy, with a slash in front as kubelet wants it."""
+        """The path below each cgroup hierarchy, with a leading slash as kubelet wants it."""
         return f"/{_CGROUPS}/{self.name}/{member}".rstrip("/")
 
     def cgroup(self, member: str = "") -> Path:
@@ -98,7 +98,7 @@ class Layout:
 
 
 def v1_hierarchies() -> list[Path]:
-    """Where cgroup v1 controllers are mounted; none on a machine with v2 alone."""
+    """Where cgroup v1 controllers are mounted; none on a machine with v2 only."""
     return [
         Path(fields[1])
         for line in Path("/proc/mounts").read_text().splitlines()
@@ -107,7 +107,7 @@ def v1_hierarchies() -> list[Path]:
 
 
 def check_name(name: str) -> str:
-    """The name, if it can be one. ConfigError otherwise."""
+    """The name, if it is valid. ConfigError otherwise."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"cluster {name!r}: a name has 1 to 20 of a-z, 0-9 and - in the middle")
     return name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces of a cluster and what connects them, as lines for `ip -batch`."""
+"""A cluster's network namespaces and the links between them, as lines for `ip -batch`."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _DEVICE = "eth0"
 
 
 def make(layout: Layout) -> None:
-    """Make all namespaces of a cluster and connect them. OSError when one exists already."""
+    """Create and connect all namespaces of a cluster. OSError when one exists already."""
     underlay = layout.namespace("underlay")
     namespaces.create(underlay)
     for member in layout.members():
@@ -26,13 +26,13 @@ def make(layout: Layout) -> None:
 
 
 def route_pods(layout: Layout) -> None:
-    """Lay routes to the pod range of each node, on the nodes and the control plane."""
+    """Add routes to the pod range of each node, on the nodes and the control plane."""
     for member in ("control", *layout.node_names()):
         _run_in(layout.namespace(member), _pod_routes(layout, member))
 
 
 def remove(layout: Layout) -> None:
-    """Remove what `make` made, or the part of it that there is."""
+    """Remove what `make` created, or the part of it that exists."""
     for member in ("underlay", *layout.members()):
         namespaces.delete(layout.namespace(member), None)
     subprocess.run(
@@ -43,10 +43,10 @@ def remove(layout: Layout) -> None:
 
 
 def _sysctls(member: str) -> dict[str, str]:
-    """What is set before there is a device.
+    """Sysctls that are set before any device exists.
 
-    Redirects would tell the client to go past a node to an address that nobody serves yet, and it
-    would go on doing so.
+    A redirect would tell the client to bypass a node for an address that no node serves yet, and
+    the client would keep that route.
     """
     settings = {
         "ipv4/conf/all/send_redirects": "0",

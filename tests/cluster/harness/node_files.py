@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node is configured with: its mounts, containerd, the pod network, kubelet."""
+"""A node's configuration: its mounts, containerd, the pod network, kubelet."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.cluster.harness.pod_network import PLUGINS, PodNetwork
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 
-# CAP_SYS_RESOURCE may be missing, and runc ends when it cannot lower oom_score_adj.
+# CAP_SYS_RESOURCE may be missing, and runc fails if it cannot lower oom_score_adj.
 _CONTAINERD = """\
 version = 2
 disabled_plugins = [
@@ -29,10 +29,10 @@ disabled_plugins = [
   conf_dir = "{folder}/cni"
 """
 
-# /var/lib, /var/log and /run are the node's own, so that all programs keep their usual paths there.
-# The folder of all clusters stays visible. Private first: a mount must not reach the machine.
-# Shared at last, for pods with mountPropagation. Images are in memory: to remove their thousands of
-# files took 22 to 94 s on a disk where freed blocks are discarded.
+# /var/lib, /var/log and /run are the node's own, so that all programs keep their usual paths. The
+# folder of all clusters stays visible. Private first: no mount may reach the machine. Shared at
+# last, for pods with mountPropagation. Images are in memory: removing their thousands of files took
+# 22 to 94 s on a disk that discards freed blocks.
 _MOUNTS = """\
 set -e
 mkdir -p {folder}/lib/{root_name} {folder}/log
@@ -52,7 +52,8 @@ exec sleep infinity
 
 
 def mount_script(layout: Layout, node: str, ready: Path) -> str:
-    """What the keeper of a node's mount namespace runs; `ready` exists when all is mounted."""
+    """The script of the process that keeps a node's mount namespace; creates `ready` once all is
+    mounted."""
     return _MOUNTS.format(
         folder=layout.folder / node,
         root=ROOT,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node: kubelet and containerd in a network namespace, mount namespace and cgroup of its own."""
+"""A node: kubelet and containerd in their own network namespace, mount namespace and cgroup."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ class ClusterNode(Place):
 
     @classmethod
     def boot(cls, layout: Layout, name: str, cni: PodNetwork, *, owned: bool) -> tuple[Self, int]:
-        """Make the node's mounts and start containerd. Also the id of the mounts' keeper."""
+        """Create the node's mounts and start containerd. Also returns the process id of the mounts'
+        keeper."""
         node = cls.of(layout, name, owned=owned)
         node_files.write(layout, name, cni)
         ready = node.folder / "mounted"
@@ -41,25 +42,26 @@ class ClusterNode(Place):
 
     @property
     def home_cgroup(self) -> Path:
-        """Processes are in a leaf, as cgroup v2 demands once controllers are enabled above it."""
+        """A leaf cgroup, as cgroup v2 requires once controllers are enabled above it."""
         return self.cgroup / "daemons"
 
     @property
     def cni_folder(self) -> Path:
-        """Where containerd looks for network configurations, and takes the first by name."""
+        """The folder in which containerd looks for network configurations; it takes the first by
+        name."""
         return self.folder / "cni"
 
     @property
     def plugin_folder(self) -> Path:
-        """Where containerd looks for CNI plugins."""
+        """The folder in which containerd looks for CNI plugins."""
         return self.folder / "plugins"
 
     def wait_for_containerd(self) -> None:
-        """Until it answers."""
+        """Wait until it responds."""
         self.daemon("containerd").wait_until(self._answers, "answering")
 
     def load_image(self, archive: Path) -> None:
-        """Import an OCI or docker archive under the names that it carries."""
+        """Import an OCI or docker archive under the image names in it."""
         ran = self.exec(["ctr", "-n", "k8s.io", "images", "import", archive], timeout=300)
         if ran.returncode:
             raise EbpflbError(f"{self.name}: cannot import {archive}: {ran.stderr.strip()}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A place where processes of a cluster run: a network namespace and a cgroup of its own."""
+"""A member of a cluster: a network namespace and a cgroup in which processes run."""
 
 import contextlib
 import ctypes
@@ -25,20 +25,20 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(slots=True)
 class Daemon:
-    """A process that stays; its output is in `log`."""
+    """A background process; its output is in `log`."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def check(self) -> None:
-        """EbpflbError with its last words, if it has ended."""
+        """EbpflbError with its last output, if it has exited."""
         if self.process.poll() is not None:
             last = " | ".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
             raise EbpflbError(f"{self.name} ended with {self.process.returncode}: {last}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it, the hard way if it takes its time, and wait for it."""
+        """Terminate it, kill it after a while, and wait for it."""
         self.process.send_signal(number)
         try:
             self.process.wait(_STOP_PATIENCE)
@@ -47,7 +47,7 @@ class Daemon:
             self.process.wait()
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-        """Wait for a condition. EbpflbError if the process ends first, or after `timeout` s."""
+        """Wait for a condition. EbpflbError if the process exits first, or after `timeout` s."""
         deadline = time.monotonic() + timeout
         while not condition():
             self.check()
@@ -60,7 +60,7 @@ class Daemon:
 class Place:
     """A member of a cluster. ip, ip6: its addresses on the underlay. folder: its files and logs.
 
-    prefix: what stands before each command. owned: daemons end together with this process.
+    prefix: is prepended to each command. owned: daemons end together with this process.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Place:
         timeout: float = 60.0,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command there to its end, with its output as text."""
+        """Run a command there until it exits, with its output as text."""
         return subprocess.run(
             [*self.prefix, *map(str, argv)],
             input=input,
@@ -112,7 +112,7 @@ class Place:
         return subprocess.Popen(command, preexec_fn=self._entry(), **options)
 
     def start(self, name: str, argv: Sequence[str | Path], **environment: str) -> Daemon:
-        """Start a process that stays, with a log of its own that is continued on a restart."""
+        """Start a background process with its own log, which a restart appends to."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{name}.log"
         with path.open("ab") as log:
@@ -129,7 +129,7 @@ class Place:
         return daemon
 
     def daemon(self, name: str) -> Daemon:
-        """One that was started here. EbpflbError when there is none of that name."""
+        """A daemon that was started here. EbpflbError when there is none of that name."""
         for daemon in self.daemons:
             if daemon.name == name:
                 return daemon
@@ -137,7 +137,7 @@ class Place:
 
     @property
     def home_cgroup(self) -> Path:
-        """Where processes are put."""
+        """Put processes into this cgroup."""
         return self.cgroup
 
     def reap(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects the pods of a cluster: ptp and bridge here, other networks in tests/cni."""
+"""The CNI of a cluster: ptp and bridge here, other networks in tests/cni."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-# Where Debian has the plugins. A node has a folder of its own with links to them.
+# Debian's folder of plugins. Each node has its own folder with links to them.
 PLUGINS = "/usr/lib/cni"
 
 
 def _nothing(*_: "Cluster") -> None:
-    """The network is complete with its configuration."""
+    """Nothing to start: the configuration is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodNetwork:
-    """A CNI and what belongs to it.
+    """A CNI and what it needs.
 
     conflist: the network configuration of a node, written before containerd starts; None where
     `start` or what it started writes it to ClusterNode.cni_folder.
-    build: called before anything of a cluster runs, which must not wait for minutes: makes what
-    `start` needs.
+    build: called before the cluster starts, which must not wait for minutes: builds what `start`
+    needs.
     start: called once every kubelet runs, before any node is Ready. It may load images, apply
     objects, start daemons on the nodes and put plugins into ClusterNode.plugin_folder, but must not
     wait for pods that need the network. Daemons and pods end together with the cluster.
-    routed: the harness lays the routes to the pod ranges of the other nodes.
+    routed: the harness adds the routes to the pod ranges of the other nodes.
     """
 
     name: str

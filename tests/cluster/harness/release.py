@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart on a cluster of this harness: installed, upgraded, and whether it serves."""
+"""The chart on a cluster of this harness: installation, upgrade, and whether it serves."""
 
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,15 @@ _CONNECT = f"import socket; socket.create_connection(('{API_SERVICE}', 443), 2)"
 
 
 def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
-    """What this machine needs: its cgroups, the rights that it can give, where the API is."""
+    """Values for this machine: its cgroups, the capabilities that it can grant, the API's
+    address."""
     return {
         "image": {"tag": image_name().rpartition(":")[2]},
         "k8sServiceHost": cluster.control_plane.place.ip,
         "k8sServicePort": API_PORT,
         "cgroup": {"hostRoot": cgroup_root()},
         "securityContext": {"capabilities": sorted(own_capabilities(_CAPABILITIES))},
-        # What stays open, as to the API, would be waited for.
+        # Termination would wait for open connections, such as those to the API.
         "uninstall": {"drainSeconds": 1},
         **others,
     }
@@ -49,7 +50,7 @@ def deploy(cluster: Cluster, command: str, wanted: dict[str, Any]) -> None:
 
 
 def undeploy(cluster: Cluster) -> None:
-    """Uninstall the release. EbpflbError with what the pods that clean up say."""
+    """Uninstall the release. EbpflbError with the output of the pods that clean up."""
     try:
         cluster.helm("uninstall", "ebpflb", f"--namespace={NAMESPACE}", "--timeout=180s")
     except EbpflbError as error:
@@ -65,11 +66,11 @@ def _state_of_cleanup(cluster: Cluster) -> str:
 
 
 def wait_until_served(cluster: Cluster) -> None:
-    """Until the agents have programmed every node."""
+    """Wait until the agents have programmed every node."""
     for node in cluster.nodes:
         wait_until(partial(reaches_the_api, node), f"{node.name} served", 60)
 
 
 def reaches_the_api(node: Place) -> bool:
-    """Whether the ClusterIP of the API answers a process of the node."""
+    """Whether a process of the node reaches the API by its ClusterIP."""
     return node.exec(["python3", "-c", _CONNECT]).returncode == 0

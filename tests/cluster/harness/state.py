@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which clusters there are: a file each, written before anything is made and removed last.
+"""Records of clusters: a file each, written before anything is created and removed last.
 
-`down` needs nothing but this file, so it also works after a crash or an interrupted `up`.
+`down` needs only this file, so it also works after a crash or an interrupted `up`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _FILE = "state.json"
 
 @dataclass(slots=True)
 class State:
-    """owner: the process that the cluster must not outlive; None for one that stays.
+    """owner: the process whose end also ends the cluster; None for a permanent one.
 
     holders: by node, the process that keeps its mount namespace.
     """
@@ -40,11 +40,11 @@ class State:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether its owner has ended."""
+        """Whether its owner has exited."""
         return self.owner is not None and identity(self.owner.pid) != self.owner
 
     def save(self) -> None:
-        """Write the file as a whole, or leave the old one."""
+        """Replace the file atomically."""
         path = self.layout.folder / _FILE
         unfinished = path.with_suffix(".new")
         unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -54,7 +54,7 @@ class State:
 def reserve(name: str, nodes: int, *, owned: bool) -> State:
     """Reserve a name and a number. ConfigError when the name is taken.
 
-    owned: the cluster belongs to this process; otherwise it stays until somebody takes it down.
+    owned: the cluster belongs to this process; otherwise it runs until somebody takes it down.
     """
     check_name(name)
     with locked():
@@ -88,7 +88,7 @@ def load(name: str) -> State:
 
 
 def every() -> list[State]:
-    """All clusters that are up, or half up; not one that goes away while we look."""
+    """All clusters that are up, or partly up, except those being removed meanwhile."""
     found = []
     for path in sorted(ROOT.glob(f"*/{_FILE}")):
         with contextlib.suppress(ConfigError):
@@ -103,12 +103,12 @@ def forget_root() -> None:
 
 
 def folder_of(name: str) -> Path:
-    """Where a cluster of that name has its files."""
+    """The folder of that cluster's files."""
     return ROOT / check_name(name)
 
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """Only one process at a time makes or removes what clusters share."""
+    """A lock around creating or removing what clusters share."""
     with binaries.locked(binaries.cache() / "clusters.lock"):
         yield

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cgroups of a cluster, and how all of it goes away: by its state alone, also after a crash.
+"""cgroups of a cluster, and its removal from its record alone, also after a crash.
 
-Every process of a cluster is in its part of cgroup v2, which the kernel can kill as a whole. Mounts
-of a node are in its own mount namespace, which ends with its processes; an agent that runs without
+Every process of a cluster is in its part of cgroup v2, which the kernel can kill at once. Mounts of
+a node are in its own mount namespace, which ends with its processes; an agent that runs without
 such a node mounts its bpffs in the cluster's folder.
 """
 
@@ -20,14 +20,15 @@ from tests.cluster.harness import binaries, network, state
 from tests.cluster.harness.layout import Layout, v1_hierarchies
 
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
-# Each process outside, as of the control plane, has 1024. The pods of all nodes together would have
-# that much, and would stand still for seconds on a full machine.
+# The CPU weight of each process outside, including the control plane's, is 1024. The pods of all
+# nodes together would get as much, and would stall for seconds on a busy machine.
 _CPU_SHARES = "16384"
 _PATIENCE = 15.0
 
 
 def make_cgroups(layout: Layout) -> None:
-    """Make what processes of the cluster are started in, and kubelet's roots in cgroup v1."""
+    """Create the cgroups in which processes of the cluster start, and kubelet's roots in cgroup
+    v1."""
     with state.locked():
         for member in ("control", "client"):
             layout.cgroup(member).mkdir(parents=True)
@@ -40,7 +41,7 @@ def make_cgroups(layout: Layout) -> None:
 
 
 def remove(known: state.State) -> None:
-    """Remove a cluster, or what there is of it. EbpflbError names what cannot be removed."""
+    """Remove a cluster, or what is left of it. EbpflbError names what cannot be removed."""
     layout = known.layout
     _end_processes(layout.cgroup())
     for top in (layout.cgroup(), *(Path(f"{h}{layout.cgroup_path()}") for h in v1_hierarchies())):
@@ -56,7 +57,7 @@ def remove(known: state.State) -> None:
 
 
 def remove_orphans() -> Iterator[str]:
-    """Remove the clusters whose owner has ended; for each a line, also if it cannot be removed."""
+    """Remove clusters whose owner has exited; returns a line for each, also if removal fails."""
     with binaries.locked(binaries.cache() / "orphans.lock"):
         for known in state.every():
             if not known.is_orphan:
@@ -81,7 +82,8 @@ def _make_v1(hierarchy: Path, path: str) -> None:
 
 
 def _make_v2(layout: Layout, node: str) -> None:
-    """Without v1, kubelet's root is in v2: below the node's own, which is the node's whole tree."""
+    """Without v1, kubelet's root is in v2: below the node's own cgroup, which is the node's entire
+    tree."""
     cgroup = Path(cgroup_root())
     for part in (*Path(layout.cgroup_path(node)).parts[1:], ""):
         controllers = (cgroup / "cgroup.controllers").read_text().split()
@@ -102,7 +104,7 @@ def _end_processes(cgroup: Path) -> None:
 
 
 def _unmount_below(folder: Path) -> None:
-    """The deepest first. A path with a blank is escaped in /proc, but our folders have none."""
+    """The deepest first. /proc escapes blanks in paths, but our folders have none."""
     places = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for place in sorted(filter(lambda path: path.startswith(f"{folder}/"), places), reverse=True):
         libc.unmount(Path(place))

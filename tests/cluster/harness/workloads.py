@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests put into a cluster: echo servers, a pod to ask from, Services; and their questions."""
+"""Workloads of tests: echo servers, client pods, Services; and requests to them."""
 
 import json
 import signal
@@ -18,14 +18,14 @@ from tests.cluster.harness.place import Place
 Object = dict[str, Any]
 
 PORT = 8080
-# A client that waits no longer is not a usual one: a lost SYN alone is repeated after a second.
+# No shorter: a usual client waits longer, and a lost SYN is retransmitted after a second.
 _TIMEOUT = 5
 # Longer than any test: loads are stopped.
 _LONGEST = "1h"
 
 
 def echo_container(**fields: Any) -> Object:
-    """A server that knows its pod and node, and is ready until it is told to end."""
+    """A server that reports its pod and node, and is ready until it is told to exit."""
     names = {"POD_NAME": "metadata.name", "NODE_NAME": "spec.nodeName"}
     return {
         "name": "echo",
@@ -36,14 +36,14 @@ def echo_container(**fields: Any) -> Object:
             for name, path in names.items()
         ],
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": PORT}, "periodSeconds": 1},
-        # Without a request it would have a tenth of the CPU that an agent has while it starts.
+        # Without a CPU request it would have a tenth of the CPU that a starting agent has.
         "resources": {"requests": {"cpu": "100m"}},
         **fields,
     }
 
 
 def deployment(name: str, replicas: int = 2, **pod: Any) -> Object:
-    """Echo servers spread over the nodes. pod: more fields of the pod's spec."""
+    """Echo servers spread over the nodes. pod: additional fields of the pod's spec."""
     labels = {"app": name}
     spread = {
         "maxSkew": 1,
@@ -70,7 +70,7 @@ def deployment(name: str, replicas: int = 2, **pod: Any) -> Object:
 
 
 def asker(name: str, node: str, **fields: Any) -> Object:
-    """A pod on a node, to ask from and to be asked. fields: more fields of its container."""
+    """A client pod on a node, which also serves. fields: additional fields of its container."""
     spec = {
         "nodeName": node,
         "containers": [echo_container(**fields)],
@@ -81,7 +81,7 @@ def asker(name: str, node: str, **fields: Any) -> Object:
 
 
 def service(name: str, app: str | None = None, **spec: Any) -> Object:
-    """TCP and UDP port 80 of the echo servers called `app`. spec: more fields."""
+    """TCP and UDP port 80 of the echo servers called `app`. spec: additional fields."""
     ports = [
         {"name": protocol.lower(), "port": 80, "targetPort": PORT, "protocol": protocol}
         for protocol in ("TCP", "UDP")
@@ -95,7 +95,7 @@ def service(name: str, app: str | None = None, **spec: Any) -> Object:
 
 
 def apply(cluster: Cluster, namespace: str, objects: Sequence[Object]) -> None:
-    """Apply objects in a namespace, which is made if need be, and wait until they run."""
+    """Apply objects in a namespace, which is created if necessary, and wait until they run."""
     top = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     for items in ([top], objects):
         listed = {"apiVersion": "v1", "kind": "List", "items": items}
@@ -115,25 +115,25 @@ def field(cluster: Cluster, namespace: str, target: str, path: str) -> str:
 
 
 def pods(cluster: Cluster, namespace: str, app: str) -> set[str]:
-    """The names of the pods of an app, those too that are about to end."""
+    """The names of the pods of an app, including terminating ones."""
     path = "jsonpath={.items[*].metadata.name}"
     listed = cluster.kubectl("-n", namespace, "get", "pods", f"--selector=app={app}", "-o", path)
     return set(listed.split())
 
 
 def ask(place: Place, url: str, times: int = 1) -> list[Object]:
-    """The answers of echo servers to a node or to the client; empty if one was missing."""
+    """The replies of echo servers to a node or to the client; empty if one was missing."""
     ran = place.exec([binary("echo"), "get", "-timeout", "3s", "-times", str(times), url])
     return _answers(ran.stdout) if ran.returncode == 0 else []
 
 
 def ask_udp(place: Place, target: str) -> list[Object]:
-    """The answer to one datagram to HOST:PORT; empty if there was none."""
+    """The reply to one datagram to HOST:PORT; empty if there was none."""
     return _answers(place.exec([binary("echo"), "udp", "-timeout", "3s", target]).stdout)
 
 
 def echo_at(place: Place, *question: str) -> list[Object]:
-    """The answers that echo prints on a node or the client. EbpflbError if it fails."""
+    """The replies that echo prints on a node or the client. EbpflbError if it fails."""
     ran = place.exec([binary("echo"), *question])
     if ran.returncode:
         raise EbpflbError(f"echo {' '.join(question)}: {ran.stderr.strip()}")
@@ -143,12 +143,12 @@ def echo_at(place: Place, *question: str) -> list[Object]:
 def ask_from_pod(
     cluster: Cluster, namespace: str, pod: str, url: str, times: int = 1
 ) -> list[Object]:
-    """The answers to a pod. EbpflbError with the failure if one was missing."""
+    """The replies to a pod. EbpflbError with the failure if one was missing."""
     return echo_in_pod(cluster, namespace, pod, "get", "-timeout", "3s", "-times", str(times), url)
 
 
 def echo_in_pod(cluster: Cluster, namespace: str, pod: str, *question: str) -> list[Object]:
-    """The answers that echo prints in a pod. EbpflbError with its complaint if it fails."""
+    """The replies that echo prints in a pod. EbpflbError with its error message if it fails."""
     return _answers(cluster.kubectl("-n", namespace, "exec", pod, "--", "/echo", *question))
 
 
@@ -167,7 +167,7 @@ class Load:
         return cls(place.popen(command, stdout=subprocess.PIPE, text=True))
 
     def stop(self) -> Object:
-        """End it: requests, answers by pod, failures by kind, longest_ms."""
+        """Stop it: requests, replies by pod, failures by kind, longest_ms."""
         self.process.send_signal(signal.SIGINT)
         counted, _ = self.process.communicate(timeout=120)
         return dict(json.loads(counted))

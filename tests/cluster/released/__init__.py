@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart on one real cluster without kube-proxy, which all of these tests share."""
+"""The chart on one real cluster without kube-proxy, shared by all of these tests."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of this folder: made once, so leave it as it was."""
+"""The cluster of this folder, created once: tests must leave it as they found it."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.image.build import image_archive
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes with the chart as it is built, and the shop."""
+    """Two nodes with the chart of this checkout, and the shop."""
     archive = image_archive()
     made = Cluster.up(f"released-{os.getpid()}")
     try:
@@ -29,5 +29,5 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="package")
 def plugin(cluster: Cluster) -> Plugin:
-    """kubectl ebpflb, with all rights."""
+    """kubectl ebpflb with admin rights."""
     return Plugin(cluster.kubeconfig)

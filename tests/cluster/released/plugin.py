@@ -19,12 +19,12 @@ _TIMEOUT = 300
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """With the rights of a kubeconfig."""
+    """With the credentials of a kubeconfig."""
 
     kubeconfig: Path
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """What it prints; `status`: the one that it must exit with."""
+        """Its output; `status`: the expected exit status."""
         ran = subprocess.run(
             self._command(arguments),
             env=self._environment(),
@@ -37,11 +37,11 @@ class Plugin:
         return ran
 
     def json(self, *arguments: str, status: int = 0) -> Any:
-        """What it prints with -o json."""
+        """Its output with -o json."""
         return json.loads(self.run(*arguments, "-o", "json", status=status).stdout)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Let it run, in a process group of its own, as on a terminal."""
+        """Start it in its own process group, as on a terminal."""
         return subprocess.Popen(
             self._command(arguments),
             env=self._environment(),
@@ -59,7 +59,7 @@ class Plugin:
 
 
 def user_with(cluster: Cluster, name: str, folder: Path, *rules: str) -> Plugin:
-    """A user who may do in the agents' namespace what these say: "VERBS of RESOURCE[.GROUP]"."""
+    """A user with these rights in the agents' namespace: "VERBS of RESOURCE[.GROUP]"."""
     cluster.kubectl("-n", NAMESPACE, "create", "serviceaccount", name)
     items = []
     for rule in rules:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in the shared cluster: the shop, with echo servers behind `web` and pods to ask from."""
+"""The workload of the shared cluster: a shop with echo servers behind `web`, and client pods."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ SPACE = "shop"
 
 
 def open_shop(cluster: Cluster) -> None:
-    """A pod to ask from on each node, and a pod of `web`."""
+    """A client pod on each node, and a pod of `web`."""
     askers = (workloads.asker(f"asker-{node.name}", node.name) for node in cluster.nodes)
     web = [workloads.deployment("web"), workloads.service("web", type="NodePort")]
     workloads.apply(cluster, SPACE, [*web, *askers])
@@ -27,9 +27,9 @@ def node_port(cluster: Cluster, service: str) -> str:
 
 
 def by_hand(name: str, address: str, **spec: Any) -> list[dict[str, Any]]:
-    """A Service and its slice, for which no controller is needed; the pod at that address is ready.
+    """A Service and its slice, which need no controller; the pod at that address is ready.
 
-    spec: more fields of the Service.
+    spec: additional fields of the Service.
     """
     service = workloads.service(name, **spec)
     del service["spec"]["selector"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broken Service is found by one command and in the page, by clients on any node and outside."""
+"""One command and the page find a broken Service used by clients on any node and outside."""
 
 import json
 import os
@@ -33,7 +33,7 @@ OUTSIDE = "outside"
 
 
 class Fault(NamedTuple):
-    """What is said of a broken Service.
+    """What is reported about a broken Service.
 
     answer, detail: how explain begins, and what else it says. shown: by the page. counted, trouble:
     by top.
@@ -65,7 +65,8 @@ FAULTS = {
 
 
 def objects() -> list[dict[str, Any]]:
-    """No pod matches; not for these clients; ready, but gone; ready, but nothing listens."""
+    """No pod matches; source ranges exclude the client; ready, but deleted; ready, but not
+    listening."""
     closed = {"type": "LoadBalancer", "loadBalancerSourceRanges": ["192.0.2.0/24"]}
     deaf = workloads.service("deaf", app="asker-node2", type="NodePort")
     for port in deaf["spec"]["ports"]:
@@ -92,7 +93,7 @@ def services(cluster: Cluster) -> Iterator[None]:
 
 
 def url_for(cluster: Cluster, client: str, service: str) -> str:
-    """Where a client asks."""
+    """The address for a client."""
     if service == "closed":
         return f"http://{LOAD_BALANCER_IP}"
     if client == OUTSIDE:
@@ -101,7 +102,7 @@ def url_for(cluster: Cluster, client: str, service: str) -> str:
 
 
 def use_all(cluster: Cluster, stop: threading.Event) -> None:
-    """Every client asks every broken Service, in vain, until `stop`, at least once."""
+    """Every client sends requests to every broken Service until `stop`, at least once."""
     ways = [(client, service) for client in (*INSIDE, OUTSIDE) for service in FAULTS]
 
     def use(way: tuple[str, str]) -> None:
@@ -123,7 +124,7 @@ def use_all(cluster: Cluster, stop: threading.Event) -> None:
 
 @contextmanager
 def in_use(cluster: Cluster) -> Iterator[None]:
-    """Meanwhile every broken Service is."""
+    """Requests to every broken Service, inside the block."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         used = pool.submit(use_all, cluster, stop)
@@ -147,7 +148,7 @@ def page(plugin: Plugin) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser(cluster: Cluster, plugin: Plugin) -> Iterator[Browser]:
-    """With the page, opened before anybody asked."""
+    """With the page, opened before the first request."""
     with page(plugin) as url, Browser() as made:
         made.open(f"{url}?view=table&group=pod&window=300")
         made.wait("document.querySelector('#nodes summary').textContent === '2 nodes'")
@@ -157,7 +158,7 @@ def browser(cluster: Cluster, plugin: Plugin) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def carried(cluster: Cluster, plugin: Plugin, browser: Browser) -> dict[str, Any]:
-    """What one `kubectl ebpflb top` said of each Service, while all were used."""
+    """What one `kubectl ebpflb top` reported about each Service, while all were used."""
 
     def all_used() -> dict[str, Any]:
         found = plugin.json("top", "-n", SPACE, "--interval", "2")
@@ -180,7 +181,7 @@ def test_explain_finds_it(cluster: Cluster, plugin: Plugin, service: str):
     def told(client: str) -> str:
         target = f"{service}:tcp"
         if service == "closed" and client != OUTSIDE:
-            # By its name a client inside means the ClusterIP, which has no source ranges.
+            # For a client inside, the name means the ClusterIP, which has no source ranges.
             target = f"{LOAD_BALANCER_IP}:80"
         source = cluster.client.ip if client == OUTSIDE else client
         return plugin.run("explain", "-n", SPACE, source, target, status=1).stdout
@@ -188,7 +189,7 @@ def test_explain_finds_it(cluster: Cluster, plugin: Plugin, service: str):
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(told, (*INSIDE, OUTSIDE)))
     nodes = ["On node1:", "On node2:", "On node1, node2 (2 nodes)"]
-    # A NodePort is at another address on each node.
+    # A NodePort has another address on each node.
     nodes[2] += ":" if service == "closed" else ", whose answers differ:"
     assert [answer.splitlines()[0] for answer in answers] == nodes
     for answer in answers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the documents for a cluster, run as they stand there, on objects of these names."""
+"""The documents' commands for a cluster run as written, on objects of the same names."""
 
 import os
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 AT_ONCE = 6
 SECONDS = 300.0
-# Which ones are not run, and why not: patterns of the whole line.
+# Commands that are not run, and why: patterns of the complete line.
 NOT_RUN = {
     "they are named, not shown": (
         r"ebpflb (run|explain|takeover|cleanup|maps|completion|lab)",
@@ -52,17 +52,17 @@ NOT_RUN = {
         r"kubectl .* logs POD --previous",
     ),
 }
-# What would change the cluster is asked of the server, and not done.
+# Commands that would change the cluster run as server-side dry runs.
 DRY_RUNS = {
     r"helm (install|upgrade) .*": "--dry-run=server",
     r"helm (rollback|uninstall) .*": "--dry-run",
     r"kubectl (\S+ \S+ )?(annotate|create|delete|label|patch) .*": "--dry-run=server",
 }
-# Exit statuses that are not 0, as the documents say.
+# Exit statuses other than 0, as the documents say.
 STATUSES = {"kubectl ebpflb explain -n shop asker-node2 empty:80": 1}
-# What the agents here have, and agents beside kube-proxy have not.
+# What agents here have, but agents next to kube-proxy have not.
 USUAL_PORT = {"127.0.0.1:20249": "127.0.0.1:10249"}
-# On a node is in the pod of its agent.
+# "On a node" means in the pod of its agent.
 ON_A_NODE = 'ebpflb() { kubectl -n kube-system exec "$AGENT" -c ebpflb -- ebpflb "$@"; }\n'
 
 
@@ -80,7 +80,7 @@ RUN = [line for line in shell_lines() if not reason(line)]
 
 @pytest.fixture(scope="module")
 def objects(cluster: Cluster) -> Iterator[None]:
-    """Those that the documents name and that are not in the shop; and a release to go back to."""
+    """Objects that the documents name and the shop lacks; and a release to roll back to."""
     port = {"name": "https", "port": 443, "targetPort": workloads.PORT}
     web = workloads.service("web", app="curl", externalIPs=["192.0.2.10"])
     web["spec"]["ports"].append(port)
@@ -109,7 +109,7 @@ def objects(cluster: Cluster) -> Iterator[None]:
 
 
 def names(cluster: Cluster) -> dict[str, str]:
-    """What words in capitals stand for; those that have others in them come first."""
+    """Values of placeholders in capitals; those that contain others come first."""
     pod = workloads.field(cluster, SPACE, "pod/asker-node1", "{.status.podIP}")
     address = workloads.field(cluster, SPACE, "service/web", "{.spec.clusterIP}")
     api = cluster.control_plane.place.ip
@@ -140,14 +140,14 @@ def agent(cluster: Cluster) -> str:
 
 
 def filled(line: str, known: Mapping[str, str]) -> str:
-    """A line with names instead of words in capitals."""
+    """A line with its placeholders filled in."""
     for word, name in known.items():
         line = re.sub(rf"(?<![A-Z_]){re.escape(word)}(?![A-Z_])", name, line)
     return line
 
 
 def changed(line: str) -> str:
-    """A line that changes nothing."""
+    """The line as a dry run."""
     found = (option for each, option in DRY_RUNS.items() if re.fullmatch(each, line))
     return f"{line} {next(found, '')}"
 
@@ -156,7 +156,7 @@ def changed(line: str) -> str:
 def outcomes(
     cluster: Cluster, objects: None, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Ran]:
-    """What became of each, in a folder with the chart."""
+    """The result of each command, in a folder with the chart."""
     folder = tmp_path_factory.mktemp("checkout")
     (folder / "charts").symlink_to(CHART.parent)
     known, pod = names(cluster), agent(cluster)
@@ -185,7 +185,7 @@ def test_a_command_does_what_it_should(outcomes: dict[str, Ran], line: str):
     ran = outcomes[line]
     told = f"{shell_lines()[line]}: {line}: exit status {ran.returncode}: {ran.stderr}"
     assert ran.returncode == STATUSES.get(line, 0), told
-    # Events come with what is wrong.
+    # Events come with warnings.
     assert "No resources found" not in ran.stderr or " get events " in line, told
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubectl ebpflb against two real nodes: what it shows, which rights it needs, what it leaves."""
+"""kubectl ebpflb against two real nodes: its output, the rights it needs, and no leftovers."""
 
 import gzip
 import json
@@ -64,7 +64,7 @@ def test_what_the_plugin_follows_ends_on_the_nodes_with_it(cluster: Cluster, plu
 
 
 def followers(cluster: Cluster) -> list[str]:
-    """The commands in agents' pods that print flows as they come."""
+    """Commands in agents' pods that follow flows."""
     found = []
     for node in cluster.nodes:
         for pid in processes.in_cgroup(node.cgroup):

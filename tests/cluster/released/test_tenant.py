@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who may do everything in one namespace tries to harm the others, who notice nothing."""
+"""A user with all rights in one namespace tries to harm the others, which keep working."""
 
 import json
 import os
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.slow
 TENANT, USER = "tenant", "mallory"
 AGENTS = "--selector=app.kubernetes.io/component=agent"
 RESTARTS = "jsonpath={.items[*].status.containerStatuses[*].restartCount}"
-# What a Service of somebody else will have, later.
+# A later Service of another namespace will have this.
 WANTED = "10.96.201.7"
 KUBELET = 10250
 
 
 @pytest.fixture
 def tenant(cluster: Cluster) -> Iterator[None]:
-    """The namespace, in which the user may do everything."""
+    """The namespace in which the user has all rights."""
     cluster.kubectl("create", "namespace", TENANT)
     role = ("rolebinding", USER, "--clusterrole=cluster-admin", f"--user={USER}")
     cluster.kubectl("-n", TENANT, "create", *role)
@@ -50,7 +50,7 @@ def create(cluster: Cluster, *items: dict[str, Any]) -> None:
 
 
 def create_odd(cluster: Cluster, name: str, free: bytes) -> None:
-    """A Service whose managedFields only Go's JSON survives, as the user."""
+    """As the user: a Service whose managedFields only Go's JSON parser accepts."""
     managed = {"manager": "odd", "operation": "Update", "apiVersion": "v1"}
     managed |= {"fieldsType": "FieldsV1", "fieldsV1": "@@"}
     made = workloads.service(f"odd-{name}", "bait")
@@ -85,7 +85,7 @@ def with_tables(number: int) -> dict[str, Any]:
 
 
 def impostor(cluster: Cluster) -> dict[str, Any]:
-    """A pod that looks like an agent and is the newest of its node."""
+    """A pod that looks like an agent and is the newest one on its node."""
     made = workloads.asker("impostor", cluster.nodes[0].name)
     made["spec"]["containers"][0]["name"] = CONTAINER
     path = "jsonpath={.items[0].metadata.labels}"
@@ -95,12 +95,12 @@ def impostor(cluster: Cluster) -> dict[str, Any]:
 
 
 def restarts(cluster: Cluster) -> str:
-    """Of each agent."""
+    """The restart count of each agent."""
     return cluster.kubectl("-n", NAMESPACE, "get", "pods", AGENTS, "-o", RESTARTS)
 
 
 def refused(cluster: Cluster) -> set[str]:
-    """The user's Services that were told which addresses they do not get."""
+    """The user's Services with an event about refused addresses."""
     selector = "--field-selector=reason=AddressRefused"
     path = "jsonpath={.items[*].involvedObject.name}"
     return set(cluster.kubectl("-n", TENANT, "get", "events", selector, "-o", path).split())
@@ -145,9 +145,10 @@ def test_what_a_tenant_makes_costs_nobody_else_anything(
 
 
 def reached(cluster: Cluster, node: str) -> set[str]:
-    """Who answers a pod that asks the new Service; kubectl reaches it by the kubelet's port.
+    """The pods that reply to a pod's requests to the new Service; kubectl reaches it by the
+    kubelet's port.
 
-    Nobody, until the node has heard of its endpoints.
+    None, until the node knows its endpoints.
     """
     try:
         answers = workloads.ask_from_pod(cluster, SPACE, f"asker-{node}", f"http://{WANTED}", 30)

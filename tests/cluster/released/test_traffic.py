@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections through the chart's agents: who is reached, and that no change loses one."""
+"""Connections through the chart's agents: which pods reply, and no change loses a connection."""
 
 import json
 import shutil
@@ -29,7 +29,8 @@ def pods_of(answers: list[dict[str, Any]]) -> set[str]:
 
 
 def loads(cluster: Cluster, service: str) -> list[Load]:
-    """New connections from a node to the ClusterIP, and from outside to the other's NodePort."""
+    """New connections from a node to the ClusterIP, and from outside to the other node's
+    NodePort."""
     first, second = cluster.nodes
     outside = f"http://{second.ip}:{node_port(cluster, service)}"
     return [
@@ -39,14 +40,14 @@ def loads(cluster: Cluster, service: str) -> list[Load]:
 
 
 def finish(cluster: Cluster, running: list[Load]) -> list[set[str]]:
-    """Which pods answered each load, of which no connection has failed."""
+    """The pods that answered each load; asserts that no connection has failed."""
     results = [load.stop() for load in running]
     assert [result["failures"] for result in results] == [{} for _ in results], happened(cluster)
     return [set(result["answers"]) for result in results]
 
 
 def happened(cluster: Cluster) -> str:
-    """What the API tells of pods and nodes, the oldest first."""
+    """The API's events about pods and nodes, the oldest first."""
     return cluster.kubectl("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
 
 
@@ -125,7 +126,7 @@ def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster
 
 
 def other_layout(archive: Path) -> str:
-    """Write the image with another version of the map layout in it, and return its tag."""
+    """Write a copy of the image with another map layout version, and return its tag."""
     name = f"{image_name()}-newer"
     with working_container() as (container, root):
         (package,) = root.glob("opt/ebpflb/lib/python3*/site-packages/ebpflb")
@@ -148,7 +149,7 @@ def generations(cluster: Cluster) -> set[str]:
 
 
 def ask_agent(cluster: Cluster, *question: str) -> str:
-    """What `ebpflb` says in the agent's pod on node1."""
+    """`ebpflb` run in the agent's pod on node1."""
     agent = cluster.kubectl(
         *("-n", NAMESPACE, "get", "pod", "-l", "app.kubernetes.io/component=agent"),
         *("--field-selector", "spec.nodeName=node1", "-o", "name"),
@@ -171,7 +172,7 @@ def test_a_pod_behind_no_service_is_named_in_flows_and_so_is_what_made_a_pod(clu
 
 @pytest.mark.parametrize("pod", ["asker-node1", "asker-node2"])
 def test_explain_in_an_agents_pod_knows_pods_by_name(cluster: Cluster, pod: str):
-    """Those of its own node without the API server."""
+    """Pods of its own node, even without the API server."""
     question = [f"{SPACE}/{pod}", f"{SPACE}/web:80", "-o", "json"]
     said = ask_agent(cluster, "explain", *question)
     address = workloads.field(cluster, SPACE, f"pod/{pod}", "{.status.podIP}")
