@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart's README: `python -m tests.chart.readme` writes it, and a test says when it is old.
+"""The chart's README: `python -m tests.chart.readme` writes it, and a test fails when it is
+outdated.
 
-The schema says which values there are and of what type, values.yaml has their defaults, and what
-they are for in the comments above them.
+The schema has the values and their types, values.yaml has their defaults, and the comments above
+them say what they are for.
 """
 
 import json
@@ -54,7 +55,7 @@ def render() -> str:
 def _rows(
     schema: Object, defaults: Any, comments: dict[tuple[str, ...], str], path: tuple[str, ...]
 ) -> Iterator[str]:
-    """One for each value; an object that is explained as a whole is one value."""
+    """One for each value; an object with a single explanation counts as one value."""
     for name, default in defaults.items():
         here, child = (*path, name), schema["properties"][name]
         parts = [place for place in comments if place[: len(here)] == here and place != here]
@@ -84,7 +85,7 @@ def _type(schema: Object) -> str:
 
 
 def _comments(text: str) -> dict[tuple[str, ...], str]:
-    """What stands above each key of values.yaml, by its path."""
+    """The comments above each key of values.yaml, by its path."""
     found: dict[tuple[str, ...], str] = {}
     path: list[tuple[int, str]] = []
     lines: list[str] = []

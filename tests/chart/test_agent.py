@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's pods: their rights, what they see of the node, and how they are looked after."""
+"""The agent's pods: their rights, their view of the node, and their probes."""
 
 import pytest
 import yaml

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each alert fires when it should and only then, and has its section in the runbook."""
+"""Each alert fires exactly when it should, and has its section in the runbook."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 CASES = yaml.safe_load(Path(__file__).with_name("alert_cases.yaml").read_text())
 # Of every section of the runbook, in this order.
 PARTS = ("It means", "Users notice", "Look", "Do")
-# No alert: what is said of all of them.
+# Not an alert, but notes about all of them.
 BEFORE = {"Before anything else"}
 
 each_case = pytest.mark.parametrize("case", ["fires", "quiet"])
@@ -34,7 +34,7 @@ def promtool(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def firing(name: str, expected: int) -> Object:
-    """A question of promtool: how many alerts of that name fire."""
+    """A promtool test: the number of alerts of that name that fire."""
     expression = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
     answer = [{"labels": "{}", "value": expected}]
     return {"expr": expression, "eval_time": "50m", "exp_samples": answer}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The script by which pods of the chart wait and clean up, run as those run it."""
+"""The script with which pods of the chart wait and clean up, run as the pods run it."""
 
 import functools
 import subprocess
@@ -195,7 +195,7 @@ def test_a_test_passes_when_every_node_has_reached_a_service(api: FakeApi) -> No
 
 
 def serve(api: FakeApi, seconds: float, url: str) -> "subprocess.CompletedProcess[str]":
-    """Run what removes the startup taint, for node1 whose agent is at `url`."""
+    """Run the container that removes the startup taint, for node1 whose agent is at `url`."""
     script, step, forever, node, key, usual = startup_taint()["args"]
     assert (step, forever, node) == ("served", "inf", "$(EBPFLB_NODE_NAME)")
     assert (key, usual) == ("ebpflb.io/agent-not-ready", "http://127.0.0.1:10256/readyz")

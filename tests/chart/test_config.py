@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent reads what the chart writes: every settings file is loaded by the agent's own code."""
+"""The agent's own code loads every settings file that the chart writes."""
 
 from base64 import b64decode
 from pathlib import Path
@@ -50,7 +50,7 @@ EVERY_OPTION: Object = {
 
 
 def loaded(tmp_path: Path, values: Object) -> Settings:
-    """What an agent in the pod would work with."""
+    """The settings of an agent in the pod."""
     path = tmp_path / "config.yaml"
     path.write_text(settings_file(render(values)))
     return load_settings({"config": str(path)}, {"EBPFLB_NODE_NAME": "node1"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grafana's dashboards: where Grafana finds them, and that each panel can be understood."""
+"""Grafana's dashboards: where Grafana finds them, and that each panel is understandable."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.chart.harness.exposed import OF_TARGETS, exposed, labels_of, metrics_
 from tests.chart.harness.rendering import EVERYTHING, Object, of_kind, render, template
 
 ALL = dashboards()
-# Units of Grafana; one that it does not know is shown behind the number as it is.
+# Units of Grafana; it shows an unknown one as text after the number.
 UNITS = {"Bps", "bytes", "cps", "none", "percentunit", "pps", "s", "short"}
 KINDS = {"bargauge", "heatmap", "stat", "table", "timeseries"}
 LEGEND = re.compile(r"\{\{(\w+)\}\}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grafana's own schema knows every field of the dashboards, in its place and of its type."""
+"""Grafana's own schema has every field of the dashboards, at its place and with its type."""
 
 import json
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from grafana_foundation_sdk.models.dashboard import Dashboard as Schema
 
 from tests.chart.harness.dashboards import Dashboard, dashboards
 
-# What Grafana itself writes, and its schema has not: the query of a variable as text, and no number
-# for a dashboard that is not stored yet.
+# Grafana itself writes these, but its schema lacks them: the query of a variable as text, and no
+# number for a dashboard that is not stored yet.
 BESIDE_THE_SCHEMA = {"id", "definition"}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def panels_are_known() -> None:
-    """Options of panels and queries have schemas of their own."""
+    """Options of panels and queries have separate schemas."""
     plugins.register_default_plugins()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus finds the agents, and takes what they say of Services as they say it."""
+"""Prometheus finds the agents, and keeps their labels of Services unchanged."""
 
 from tests.chart.harness.rendering import (
     EVERYTHING,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What helm says after an installation, and what `helm test` tries."""
+"""helm's notes after an installation, and the tests of `helm test`."""
 
 import json
 import re
@@ -30,7 +30,7 @@ _SHOW = 'notes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}
 
 
 def notes(tmp_path: Path, values: Object) -> str:
-    """What helm would show."""
+    """The notes that helm would show."""
     chart = tmp_path / "ebpflb"
     shutil.copytree(CHART, chart)
     (chart / "templates" / "show.yaml").write_text(_SHOW)

@@ -16,7 +16,7 @@ from tests.cluster.harness.binaries import binary
 
 ROOT = CHART.parents[1]
 URL, IMAGE = "https://example.org/ebpflb", "registry.example/ebpflb"
-# Where a reader is told that there is nothing to download.
+# Where documents say that no download exists yet.
 CLAIMS = ("README.md", "docs/install.md", "charts/ebpflb/README.md", "charts/ebpflb/values.yaml")
 
 
@@ -44,7 +44,7 @@ def release(checkout: Path, *arguments: str) -> "subprocess.CompletedProcess[str
 
 
 def ready(checkout: Path) -> None:
-    """Make it what it is when something is to be published."""
+    """Make it a checkout that may be published."""
     for name in CLAIMS:
         change(checkout / name, r"is published|published yet|not published", "there")
     changelog = checkout / "CHANGELOG.md"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Prometheus scrapes two agents: every panel has something to show, alerts fire rightly.
+"""A real Prometheus scrapes two agents: every panel has data, and alerts fire correctly.
 
 `pytest -s` prints how many series each panel has.
 """
@@ -35,7 +35,7 @@ OPTIONS = [
     *("--metrics-backends", "true"),
     *("--flow-rate", "5"),
 ]
-# As Grafana works them out for a panel of 15 minutes whose data source is scraped every 3 seconds.
+# Grafana's values for a panel of 15 minutes whose data source is scraped every 3 seconds.
 INTERVALS = {"__interval": "3s", "__rate_interval": "12s", "__range": "15m"}
 SECONDS = 120
 PROVOKED = {
@@ -57,7 +57,7 @@ GONE = {"EbpflbAbsent", "EbpflbAgentDown"}
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """service: one with which nothing is wrong."""
+    """service: one without faults."""
 
     cluster: Cluster
     prometheus: Prometheus
@@ -66,7 +66,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory) -> Iterator[Scene]:
-    """Traffic and trouble, and a Prometheus that sees it through two agents."""
+    """Traffic and faults, and a Prometheus that scrapes two agents."""
     folder = tmp_path_factory.mktemp("prometheus")
     with (
         built(LabConfig(lab_name(), pods=2)) as lab,
@@ -95,7 +95,8 @@ def agents(lab: Lab, logs: Path) -> Iterator[Cluster]:
 
 
 def scrapes(cluster: Cluster, folder: Path) -> Scrapes:
-    """As the operator makes them of the chart's monitor, with its rules, which wait for nothing."""
+    """As the operator derives them from the chart's monitor, with its rules, whose alerts fire at
+    once."""
     rules = [{key: rule[key] for key in rule if key != "for"} for rule in alerts()]
     monitor = installed(render(EVERYTHING), "ServiceMonitor")["spec"]
     labels = {"namespace": "kube-system", "service": "ebpflb-metrics", "endpoint": "metrics"}
@@ -108,7 +109,7 @@ def scrapes(cluster: Cluster, folder: Path) -> Scrapes:
 
 
 def probe(cluster: Cluster) -> None:
-    """Ask for the agents' health, as kubelets and load balancers do."""
+    """Query the agents' health, as kubelets and load balancers do."""
     for node in cluster.nodes:
         with cluster.lab.client.entered():
             for path in ("/healthz", "/livez"):
@@ -120,9 +121,10 @@ def probe(cluster: Cluster) -> None:
 
 @contextmanager
 def stirred(cluster: Cluster) -> Iterator[None]:
-    """Meanwhile endpoints change and the agents' health is asked for, again and again.
+    """Endpoint changes and health queries, repeated inside the block.
 
-    What happens once is in a rate for seconds, and a busy machine may take longer to look at all.
+    A single event is in a rate for seconds, and a busy machine may take longer to evaluate
+    everything.
     """
     spec, stop = cluster.new(), threading.Event()
 
@@ -143,7 +145,8 @@ def stirred(cluster: Cluster) -> Iterator[None]:
 
 
 def chosen(scene: Scene, dashboard: Dashboard) -> Mapping[str, str]:
-    """The values of a dashboard's variables: what Grafana would offer, all of it if it may."""
+    """The values of a dashboard's variables: everything that Grafana would offer, if All is
+    allowed."""
     values = dict(INTERVALS)
     for name, variable in dashboard.variables.items():
         if variable["type"] == "query":
@@ -156,7 +159,7 @@ def chosen(scene: Scene, dashboard: Dashboard) -> Mapping[str, str]:
 
 
 def series_of(scene: Scene) -> Mapping[Query, int]:
-    """How many series each expression has now."""
+    """The number of series that each expression has now."""
     return {
         query: len(scene.prometheus.query(replaced(query.expression, values)))
         for dashboard in dashboards()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart in a real cluster: what helm installs serves it, and what it removes leaves nothing."""
+"""The chart in a real cluster: helm's release serves it, and an uninstall leaves nothing behind."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _FOREIGN = "monitoring.coreos.com/"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes with the image, and nobody that serves Services."""
+    """Two nodes with the image, without a Service proxy."""
     archive = image_archive()
     cluster = Cluster.up(f"chart-{os.getpid()}")
     try:
@@ -46,7 +46,7 @@ def installed(cluster: Cluster) -> Iterator[None]:
 
 
 def pins(node: ClusterNode) -> set[str]:
-    """The folders of our pins on a node."""
+    """The folders of ebpflb's pins on a node."""
     return set(node.exec(["ls", "/sys/fs/bpf/ebpflb"]).stdout.split())
 
 
@@ -57,7 +57,7 @@ def tainted(cluster: Cluster, node: str) -> list[str]:
 
 
 def objects_left(cluster: Cluster) -> list[str]:
-    """What of the release the API still has; pods may still be about to end."""
+    """Objects of the release in the API; pods may still be terminating."""
     kinds = "daemonset,job,service,configmap,serviceaccount,role,rolebinding,clusterrole,"
     kinds += "clusterrolebinding"
     selector = "app.kubernetes.io/instance=ebpflb"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the accounts of the chart may do in the API: exactly this."""
+"""The rights of the chart's accounts in the API: exactly these."""
 
 import pytest
 

@@ -29,7 +29,9 @@ WRONG = [
         {"config": {"cgroup-root": "/"}}, "'cgroup-root' not allowed", id="an option of the chart"
     ),
     pytest.param({"config": {"attach": "xdp"}}, "'auto', 'tcx', 'clsact'", id="no such choice"),
-    pytest.param({"config": {"dsr": True}}, "'off', 'annotated', 'all'", id="on is not said how"),
+    pytest.param(
+        {"config": {"dsr": True}}, "'off', 'annotated', 'all'", id="enabled without a mode"
+    ),
     pytest.param({"config": {"dsr-port": 0}}, "/config/dsr-port", id="no port"),
     pytest.param({"config": {"oom-score-adj": -2000}}, "/config/oom-score-adj", id="too small"),
     pytest.param({"config": {"sync-period": "soon"}}, "/config/sync-period", id="no duration"),
@@ -60,7 +62,7 @@ WRONG = [
     ),
     pytest.param({"commonLabels": {"helm.sh/chart": "a"}}, "/commonLabels", id="the chart's own"),
     pytest.param(
-        {"podLabels": {"app.kubernetes.io/component": "a"}}, "/podLabels", id="what selects pods"
+        {"podLabels": {"app.kubernetes.io/component": "a"}}, "/podLabels", id="pod selector labels"
     ),
     pytest.param({"livenessProbe": {"httpGet": {}}}, "'httpGet' not allowed", id="another probe"),
     pytest.param({"extraEnv": [{"value": "a"}]}, "/extraEnv/0", id="a variable without a name"),
@@ -78,18 +80,18 @@ WRONG = [
             }
         },
         "alerts.EbpflbAbsent.threshold: this alert has none",
-        id="a threshold where there is none",
+        id="a threshold for an alert without one",
     ),
     pytest.param(
         {"metrics": {"prometheusRule": {"runbookUrl": "docs/runbook.md"}}},
         "/metrics/prometheusRule/runbookUrl",
-        id="a link that leads nowhere",
+        id="a link without a URL",
     ),
 ]
 
 
 def objects_in(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
-    """Every schema of an object, by where it stands."""
+    """Every schema of an object, by its path."""
     if schema.get("type") == "object":
         yield path or "/", schema
     for name, child in schema.get("properties", {}).items():
@@ -99,7 +101,7 @@ def objects_in(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
 
 
 def leaves(values: Any, path: str = "") -> Iterator[str]:
-    """The paths of all values that are no mapping, and of empty mappings."""
+    """The paths of all values that are not mappings, and of empty mappings."""
     if isinstance(values, dict) and values:
         for name, child in values.items():
             yield from leaves(child, f"{path}/{name}")

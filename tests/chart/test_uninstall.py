@@ -19,7 +19,7 @@ ACCOUNT = ("ServiceAccount", "Role", "RoleBinding")
 
 
 def hooks() -> dict[tuple[str, str], dict[str, str]]:
-    """The annotations of what helm makes for an uninstallation, by kind and name."""
+    """The annotations of the objects that helm creates for an uninstallation, by kind and name."""
     return {
         (each["kind"], each["metadata"]["name"]): each["metadata"]["annotations"]
         for each in render(EVERYTHING)
@@ -33,7 +33,7 @@ def test_what_cleans_up_exists_only_while_helm_uninstalls() -> None:
 
 
 def test_helm_removes_the_job_and_the_job_removes_the_rest() -> None:
-    """Helm would remove what came before a hook that fails: the pods that still clean up."""
+    """If a hook fails, helm removes the earlier hooks: the pods that still clean up."""
     by_helm = {
         each
         for each, annotations in hooks().items()

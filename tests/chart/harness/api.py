@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that answers as the API server would, over TLS, to those who have the token."""
+"""A server that responds like the API server, over TLS, to clients with the token."""
 
 import json
 import ssl
@@ -15,7 +15,7 @@ TOKEN = "a-token"  # noqa: S105  of nobody
 
 
 class FakeApi:
-    """Answers each path with the next of its answers; the last one stays."""
+    """Answers each path with the next of its replies; the last one repeats."""
 
     def __init__(self, account: Path) -> None:
         """`account`: the folder with the token and the certificate, as a pod sees it."""
@@ -33,7 +33,7 @@ class FakeApi:
 
 @contextmanager
 def fake_api(folder: Path) -> Iterator[FakeApi]:
-    """A server with a certificate of its own at 127.0.0.1."""
+    """A server with its own certificate at 127.0.0.1."""
     api = FakeApi(folder)
     (folder / "token").write_text(f"{TOKEN}\n")
     _make_certificate(folder)
@@ -66,12 +66,12 @@ def _request_class(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             self._answer(api.next_answer)
 
         def do_DELETE(self) -> None:
-            """Note it; what has an answer of None is not there."""
+            """Record it; 404 for a path whose reply is None."""
             api.deleted.append(self.path)
             self._answer(lambda path: api.answers.get(path, [{}])[0])
 
         def do_PATCH(self) -> None:
-            """Note what is patched, and how."""
+            """Record the patch and its content type."""
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             api.patched.append((self.path, body))
             self._answer(lambda _: {})

@@ -46,7 +46,7 @@ class Dashboard:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One expression, and where it stands."""
+    """One expression, and its place in the dashboard."""
 
     dashboard: str
     panel: str
@@ -72,7 +72,7 @@ def values_asked_for(variable: Object) -> tuple[str, str]:
 
 
 def unit_of(panel: Object) -> Any:
-    """What the panel's numbers are."""
+    """The unit of the panel's numbers."""
     if panel["type"] == "heatmap":
         return panel["options"]["yAxis"]["unit"]
     return panel["fieldConfig"]["defaults"]["unit"]

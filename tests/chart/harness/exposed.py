@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every series that an agent can expose, and what expressions of PromQL say of series."""
+"""Every series that an agent can expose, and the series that PromQL expressions name."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from ebpflb.observe.metrics.service_readings import (
 )
 
 METRIC = re.compile(r"\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
-# What Prometheus itself makes of each scrape, and the labels that the chart's monitors add.
+# Series that Prometheus adds for each scrape, and labels that the chart's monitors add.
 OF_PROMETHEUS = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 OF_TARGETS = frozenset({"job", "instance", "node"})
 
@@ -41,7 +41,7 @@ _EVERYTHING = Reading(
 
 
 def exposed() -> Mapping[str, frozenset[str]]:
-    """The labels of each series, by its name, those of targets too."""
+    """The labels of each series, by its name, including target labels."""
     found = {name: set(OF_TARGETS) for name in OF_PROMETHEUS}
     for name, labels in _SAMPLE.findall(_page()):
         found.setdefault(name, set(OF_TARGETS)).update(_LABEL.findall(labels))

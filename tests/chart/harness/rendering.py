@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rendering the chart, and finding one's way in what comes out."""
+"""Rendering the chart, and access to the rendered objects."""
 
 import subprocess
 from pathlib import Path
@@ -14,7 +14,7 @@ NAMESPACE = "kube-system"
 
 Object = dict[str, Any]
 
-# Switches on whatever can be switched on.
+# Enables everything that can be enabled.
 EVERYTHING: Object = {
     "k8sServiceHost": "2001:db8::10",
     "k8sServicePort": 8443,
@@ -55,7 +55,7 @@ EVERYTHING: Object = {
 
 
 def helm(*arguments: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
-    """Run helm, whatever comes of it."""
+    """Run helm, whatever its exit status."""
     command = [str(binary("helm")), *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False)
 
@@ -68,14 +68,14 @@ def template(
     kubernetes: str = KUBERNETES_VERSION,
     chart: Path = CHART,
 ) -> "subprocess.CompletedProcess[str]":
-    """What `helm template` says for these values; kubernetes: the version to pretend."""
+    """The output of `helm template` for these values; kubernetes: the version to assume."""
     version = f"--kube-version={kubernetes}"
     arguments = ["template", release, str(chart), f"--namespace={namespace}", version]
     return helm(*arguments, "--values=-", given=yaml.safe_dump(values))
 
 
 def render(values: Object | None = None, **options: Any) -> list[Object]:
-    """The objects that helm would make of these values."""
+    """The objects that helm creates for these values."""
     done = template(values or {}, **options)
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.safe_load_all(done.stdout) if found]
@@ -87,7 +87,7 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def hook_of(found: Object) -> str:
-    """The event at which helm makes an object; empty for what belongs to the release."""
+    """The event at which helm creates an object; empty for what belongs to the release."""
     return str(found["metadata"].get("annotations", {}).get("helm.sh/hook", ""))
 
 
@@ -98,7 +98,7 @@ def installed(objects: list[Object], kind: str) -> Object:
 
 
 def of_hook(objects: list[Object], hook: str, kind: str, name: str) -> Object:
-    """The object of this kind and name that helm makes at an event."""
+    """The object of this kind and name that helm creates at an event."""
     (found,) = [
         each
         for each in of_kind(objects, kind)
@@ -108,7 +108,7 @@ def of_hook(objects: list[Object], hook: str, kind: str, name: str) -> Object:
 
 
 def left_for_uninstall(objects: list[Object], kind: str) -> Object:
-    """The Job or DaemonSet that helm makes while it uninstalls."""
+    """The Job or DaemonSet that helm creates while it uninstalls."""
     (found,) = [each for each in of_kind(objects, kind) if hook_of(each) == "post-delete"]
     return found
 
@@ -120,7 +120,7 @@ def pod_of(found: Object) -> Object:
 
 
 def container(pod: Object, name: str) -> Object:
-    """A container of a pod by its name, init containers too."""
+    """A container of a pod by its name, including init containers."""
     every = [*pod.get("initContainers", []), *pod["containers"]]
     (found,) = [each for each in every if each["name"] == name]
     return dict(found)
@@ -132,7 +132,7 @@ def agent(values: Object | None = None, **options: Any) -> Object:
 
 
 def mounts(pod: Object, name: str) -> dict[str, Object]:
-    """What a container sees mounted: path -> the mount, with its volume under `volume`."""
+    """A container's mounts: path -> the mount, with its volume under `volume`."""
     volumes = {each["name"]: each for each in pod["volumes"]}
     listed = container(pod, name)["volumeMounts"]
     return {each["mountPath"]: {**each, "volume": volumes[each["name"]]} for each in listed}
