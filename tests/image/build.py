@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the image with buildah, without a registry: its base is made by debootstrap.
+"""Builds the image with buildah, without a registry: debootstrap makes its base.
 
-Everything lies in a cache outside the tree: buildah's own storage, and an archive for each source
-tree that was tested lately, so that checkouts can be tested side by side. Packages of Python come
-from where pip on this machine takes them.
+Everything is in a cache outside the tree: buildah's storage, and an archive for each recently
+tested source tree, so that checkouts can be tested concurrently. Python packages come from pip's
+configured index.
 """
 
 import ast
@@ -25,18 +25,18 @@ from tests.cluster.harness.binaries import locked
 
 _REPOSITORY = "docker.io/library/ebpflb"
 _BASE = "localhost/debian:bookworm-minbase"
-# Stages of the Dockerfile that change seldom.
+# Stages of the Dockerfile that seldom change.
 _STAGES = ("base", "dependencies")
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _INGREDIENTS = (
     *("Dockerfile", ".dockerignore", ".ci/image_packages", ".ci/locks", ".ci/no_maps.c"),
     *("pyproject.toml", "ebpflb", "bpf"),
 )
-# Of what the image has compiled objects for, those that tests can load.
+# Of the targets that the image has compiled objects for, those that tests can load.
 _KERNELS = "6.1"
-# How long an archive and its image stay after they were last asked for.
+# How long an unused archive and its image are kept.
 _KEPT_SECONDS = 24 * 3600
-# Of the working containers of tests, before the process id. All others are of builds.
+# Prefix of the tests' working containers, before the process id. All others belong to builds.
 _OF_TEST = "test"
 _numbers = count(1)
 _SETTING = re.compile(r"(global|install|download|:env:)\.([a-z-]+)=('.*')")
@@ -45,7 +45,7 @@ _NOT_SLIM = (
     *("var/cache", "var/lib/apt/lists", "var/log"),
     *(f"usr/share/{name}" for name in ("info", "locale", "man")),
 )
-# Where packages come from; what says where they go stays outside.
+# Settings of where packages come from; those of where they are installed do not apply in a build.
 _PIP_SETTINGS = {
     *("index-url", "extra-index-url", "find-links", "no-index", "trusted-host"),
     *("cert", "client-cert", "proxy", "timeout", "default-timeout", "retries"),
@@ -53,12 +53,13 @@ _PIP_SETTINGS = {
 
 
 def image_name() -> str:
-    """That of the image of this checkout, with a tag of its own."""
+    """The name of this checkout's image, with its own tag."""
     return f"{_REPOSITORY}:{_digest()}"
 
 
 def image_archive() -> Path:
-    """An OCI archive of the image, for `ctr -n k8s.io images import`; built if it is not there yet.
+    """An OCI archive of the image, for `ctr -n k8s.io images import`; built if it does not exist
+    yet.
 
     The first time takes minutes, later ones seconds. CalledProcessError if buildah fails, whose
     output has been shown.
@@ -74,7 +75,8 @@ def image_archive() -> Path:
 
 @contextmanager
 def working_container() -> Iterator[tuple[str, Path]]:
-    """A container of the image with its files, mounted, as long as this process lives at most."""
+    """A container of the image with its files, mounted, for as long as this process lives at
+    most."""
     name = f"{_OF_TEST}-{os.getpid()}-{next(_numbers)}"
     container = buildah("from", "--pull-never", f"--name={name}", image_name())
     try:
@@ -84,7 +86,7 @@ def working_container() -> Iterator[tuple[str, Path]]:
 
 
 def buildah(*arguments: str) -> str:
-    """Run buildah on the cached storage, and return what it printed."""
+    """Run buildah on the cached storage, and return its output."""
     ran = subprocess.run(_command(*arguments), check=True, stdout=subprocess.PIPE, text=True)
     return ran.stdout.strip()
 
@@ -122,7 +124,7 @@ def _build(archive: Path) -> None:
     _ensure_base()
     options = ["--isolation=chroot", "--layers", f"--build-arg=BASE_IMAGE={_BASE}"]
     options += [f"--build-arg=KERNELS={_KERNELS}"]
-    # Stages have names too, or what they fetch would be fetched again each time.
+    # Stages are named too, or their downloads would be repeated each time.
     stages = [[f"--target={each}", f"--tag=localhost/ebpflb:{each}"] for each in _STAGES]
     for stage in (*stages, [f"--tag={image_name()}"]):
         command = _command("build", *options, *_pip_volumes(), *stage, str(_CHECKOUT))
@@ -132,7 +134,7 @@ def _build(archive: Path) -> None:
 
 
 def write_archive(image: str, archive: Path) -> None:
-    """Write an image to an archive, as a whole."""
+    """Write an image to an archive atomically."""
     archive.parent.mkdir(exist_ok=True)
     unfinished = archive.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
@@ -141,7 +143,7 @@ def write_archive(image: str, archive: Path) -> None:
 
 
 def _remove_old() -> None:
-    """Remove archives that nobody has asked for lately, and images without an archive."""
+    """Remove archives that have not been used lately, and images without an archive."""
     long_ago = time.time() - _KEPT_SECONDS
     for each in _archives().glob("*.tar"):
         if each.stat().st_mtime < long_ago:
@@ -149,7 +151,7 @@ def _remove_old() -> None:
     kept = {each.stem for each in _archives().glob("*.tar")}
     ours = [each for each in _images() if each.startswith(f"{_REPOSITORY}:")]
     old = [each for each in ours if each.rpartition(":")[2].partition("-")[0] not in kept]
-    # What a container still uses stays until the next time.
+    # Images that a container still uses are removed the next time.
     for what in (*old, "--prune"):
         subprocess.run(_command("rmi", what), check=False, capture_output=True)
 
@@ -159,16 +161,17 @@ def _images() -> list[str]:
 
 
 def remove_working_containers(*, of_builds: bool = False) -> Iterator[str]:
-    """Remove those of tests that were killed, with a line for each.
+    """Remove the containers of killed tests, with a line for each.
 
-    of_builds: those of builds, too: the lock says that there is none.
+    of_builds: also those of builds, because the lock shows that none is running.
     """
     if not (_cache() / "storage").exists() or not shutil.which("buildah"):
         return
     try:
         listed = buildah("containers", "--json")
     except subprocess.CalledProcessError:
-        # It has said why. Where its storage is read-only, as in a virtual machine, all stays.
+        # buildah has reported it. On read-only storage, as in a virtual machine, nothing is
+        # removed.
         return
     for each in json.loads(listed) or ():
         name = each["containername"]
@@ -180,7 +183,7 @@ def remove_working_containers(*, of_builds: bool = False) -> Iterator[str]:
 
 
 def _ensure_base() -> None:
-    """What debian:bookworm-slim is, from Debian's archive instead of a registry."""
+    """The equivalent of debian:bookworm-slim, from Debian's archive instead of a registry."""
     if _BASE in _images():
         return
     container = buildah("from", "scratch")
@@ -196,7 +199,7 @@ def _ensure_base() -> None:
 
 
 def _pip_volumes() -> list[str]:
-    """Mounts that make pip in a build look where pip here does."""
+    """Mounts that give pip in a build this machine's package index."""
     settings = _pip_settings()
     mounted = {str(_cache() / "pip.conf"): "/etc/pip.conf"}
     for key in ("cert", "client-cert", "find-links"):
@@ -210,7 +213,7 @@ def _pip_volumes() -> list[str]:
 
 
 def _pip_settings() -> dict[str, str]:
-    """What pip is told here by files and by the environment, which goes before the files."""
+    """pip's settings here, from files and from the environment, which has precedence."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = sorted(_SETTING.findall(listed), key=lambda setting: setting[0] == ":env:")

@@ -20,7 +20,7 @@ from tests.image.container import (
 
 @pytest.fixture(scope="session")
 def root() -> Iterator[Path]:
-    """The image, built if need be."""
+    """The image, built if necessary."""
     with image_root() as root:
         yield root
 
@@ -34,7 +34,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def pod(root: Path, lab: Lab, tmp_path: Path) -> Iterator[Container]:
-    """The agent's container on node1 as the chart makes it; it ends with the test."""
+    """The agent's container on node1 as the chart defines it; it ends with the test."""
     settings = tmp_path / "config.yaml"
     settings.write_text(settings_file(render()))
     wanted = container(agent(), "ebpflb")["securityContext"]["capabilities"]["add"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the image by runc on a node of the lab, with the rights and mounts that a pod would have."""
+"""Runs the image with runc on a node of the lab, with a pod's rights and mounts."""
 
 import json
 import re
@@ -43,7 +43,7 @@ class Container:
     writable: Collection[str] = ("/sys/fs/bpf",)
 
     def command(self, *argv: str) -> list[str]:
-        """What runs `argv` of the image in it, from wherever the caller is."""
+        """The command that runs `argv` of the image in it, from any namespace."""
         self.bundle.mkdir(exist_ok=True)
         (self.bundle / "config.json").unlink(missing_ok=True)
         subprocess.run(["runc", "spec", f"--bundle={self.bundle}"], check=True)
@@ -53,17 +53,17 @@ class Container:
         return ["runc", state, "run", f"--bundle={self.bundle}", self._name]
 
     def end(self) -> None:
-        """End what runs and remove what is left of it; nothing happens if it has ended.
+        """Kill the process and remove the container; does nothing if it has exited.
 
-        Whoever kills `runc run` ends neither the container nor its cgroups.
+        Killing `runc run` ends neither the container nor its cgroups.
         """
         delete = ["runc", f"--root={self._state}", "delete", "--force", self._name]
         subprocess.run(delete, check=True, capture_output=True)
-        # Killed too early, runc has not written down yet what it has made.
+        # If killed too early, runc has not yet recorded what it created.
         wait_until(self._removed_cgroups, f"no cgroup {self._name}", PATIENCE)
 
     def cgroups(self) -> list[Path]:
-        """The cgroups that runc has made for it."""
+        """The cgroups that runc created for it."""
         return list(cgroups_named(self._name))
 
     @property
@@ -80,7 +80,7 @@ class Container:
         return not self.cgroups()
 
     def without(self, capability: str) -> "Container":
-        """The same with one right less."""
+        """The same with one capability less."""
         return replace(self, capabilities=self.capabilities - {capability})
 
     def _specification(self, found: dict[str, Any], argv: Sequence[str]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def image_root() -> Iterator[Path]:
 
 
 def binds_on(node: LabNode, settings: Path) -> dict[str, Path]:
-    """What the chart mounts from a node; the lab's manifests in place of an API server."""
+    """The chart's mounts of a node; the lab's manifests in place of an API server."""
     return {
         "/etc/ebpflb/config.yaml": settings,
         "/sys/fs/bpf": node.bpffs.parent,
@@ -134,7 +134,7 @@ def binds_on(node: LabNode, settings: Path) -> dict[str, Path]:
 
 
 def variables_on(node: LabNode) -> dict[str, str]:
-    """What the chart sets, and where the lab differs from a cluster."""
+    """The chart's variables, and those that differ between the lab and a cluster."""
     return {
         "EBPFLB_NODE_NAME": node.name,
         "EBPFLB_MANIFESTS": "/mnt/manifests",
@@ -143,7 +143,7 @@ def variables_on(node: LabNode) -> dict[str, str]:
 
 
 def own_capabilities(wanted: Iterable[str]) -> frozenset[str]:
-    """Those of `wanted` that this machine has to give: runc refuses to add others."""
+    """Those of `wanted` that this machine can grant: runc refuses to add others."""
     (line,) = re.findall(r"CapBnd:\t([0-9a-f]+)", Path("/proc/self/status").read_text())
     return frozenset(name for name in wanted if int(line, 16) >> _CAPABILITIES[name] & 1)
 

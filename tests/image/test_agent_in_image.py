@@ -24,7 +24,8 @@ PODS = {f"pod-{node}-{number}" for node in (1, 2) for number in (1, 2)}
 
 @contextmanager
 def running(lab: Lab, pod: Container, log: Path, *, cleanup: bool = True) -> Iterator[None]:
-    """The agent on node1; it ends as in a pod. cleanup: remove what it loaded, as an uninstall."""
+    """The agent on node1; it stops as in a pod. cleanup: remove what it loaded, as an uninstall
+    does."""
     node = lab.node("node1")
     with log.open("wb") as output:
         command = pod.command("run", "--config", "/etc/ebpflb/config.yaml")
@@ -39,7 +40,7 @@ def running(lab: Lab, pod: Container, log: Path, *, cleanup: bool = True) -> Ite
 
 
 def status(lab: Lab, pod: Container) -> dict[str, Any]:
-    """What `ebpflb status` of the image says, asked from a second container."""
+    """The output of `ebpflb status` of the image, run in a second container."""
     asking = replace(pod, bundle=pod.bundle.with_name("asking"))
     try:
         done = ran(lab, asking, "status", "-o", "json")
@@ -50,7 +51,7 @@ def status(lab: Lab, pod: Container) -> dict[str, Any]:
 
 
 def ran(lab: Lab, pod: Container, *argv: str) -> "subprocess.CompletedProcess[str]":
-    """A command of the image on node1, ended."""
+    """A finished command of the image on node1."""
     node = lab.node("node1")
     return node.exec(pod.command(*argv), check=False, timeout=PATIENCE)
 
@@ -119,7 +120,7 @@ def test_doctor_reads_rules_that_name_a_set(lab: Lab, pod: Container) -> None:
 
 
 def kube_proxy_findings(lab: Lab, pod: Container) -> list[str]:
-    """How serious it is what the doctor of the image finds of kube-proxy."""
+    """The severity of what the image's doctor finds of kube-proxy."""
     done = ran(lab, pod, "doctor", "-o", "json")
     found = json.loads(done.stdout)["findings"]
     return [each["severity"] for each in found if each["check"] == "kube-proxy"]

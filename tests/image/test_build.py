@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build that was killed leaves in the cache, and the next one removes."""
+"""A killed build leaves files in the cache, which the next build removes."""
 
 import json
 import os
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.cluster]
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of its own, and an image with nothing in it."""
+    """A separate cache, and an empty image."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     buildah("commit", buildah("from", "scratch"), image_name())
     yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image has what the program needs, and nothing that a read-only root would forbid."""
+"""The image has what the program needs, and works with a read-only root."""
 
 import subprocess
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_its_programs_are_what_this_machine_compiles(root: Path, tmp_path: Path)
     finally:
         libc.unmount(pins)
     (made,) = cache.iterdir()
-    # Not byte by byte: another zlib compresses them in another way.
+    # Not byte by byte: another zlib compresses differently.
     packed = find(root / "opt/ebpflb/share/ebpflb", made.name)
     assert packed
     assert packed == find(cache, made.name)

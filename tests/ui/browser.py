@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chromium without a window, by the DevTools protocol on a pipe."""
+"""Headless Chromium, driven over a pipe by the DevTools protocol."""
 
 import base64
 import itertools
@@ -34,7 +34,7 @@ _KEYS = {
 
 
 class Browser:
-    """One window. It remembers which addresses were asked for, and what went wrong in the page."""
+    """One window. It records the requested addresses, and the errors of the page."""
 
     def __init__(self, width: int = 1280, height: int = 800) -> None:
         self.requests: list[str] = []
@@ -76,7 +76,7 @@ class Browser:
         self._profile.cleanup()
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Its result, as the protocol has it."""
+        """Its result, as in the protocol."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         if self._session:
@@ -96,7 +96,7 @@ class Browser:
         self.wait("document.readyState === 'complete' && document.body.dataset.drawn")
 
     def leave(self) -> tuple[list[str], list[str]]:
-        """Leave the page: what it asked for, and what went wrong in it."""
+        """Leave the page; returns its requests and its errors."""
         self.command("Page.navigate", url="about:blank")
         self.wait("location.protocol === 'about:' && document.readyState === 'complete'")
         requests, self.requests = self.requests, []
@@ -119,7 +119,7 @@ class Browser:
             time.sleep(0.02)
 
     def text(self, selector: str = "body") -> str:
-        """What can be read there."""
+        """The visible text."""
         return str(self.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def press(self, key: str, times: int = 1) -> None:
@@ -137,7 +137,7 @@ class Browser:
                 )
 
     def tree(self) -> list[tuple[str, str]]:
-        """Role and name of everything, as a screen reader gets it."""
+        """Role and name of every element, as a screen reader gets them."""
         nodes = self.command("Accessibility.getFullAXTree")["nodes"]
         return [
             (each["role"]["value"], each.get("name", {}).get("value", ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows as agents print them, and a cluster of agents that print what a test wants."""
+"""Flows as agents print them, and a fake cluster whose agents print what a test gives them."""
 
 import json
 import queue
@@ -19,7 +19,7 @@ def flow(
     backend: str = "shop/web-6c8f9d7b5-bcdfg",
     **others: Any,
 ) -> dict[str, Any]:
-    """A connection that ended well; `others` replace fields, and None removes them."""
+    """A connection that ended normally; `others` replace fields, and None removes them."""
     namespace, _, name = service.partition("/")
     made = {
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z"),
@@ -72,7 +72,7 @@ def _without_backend(verdict: str, reason: str, given: dict[str, Any]) -> dict[s
 
 
 def of_node(node: str, made: dict[str, Any]) -> Flow:
-    """As it is read from the node's agent."""
+    """As read from the node's agent."""
     found = read_flow(json.dumps(made))
     assert isinstance(found, Flow)
     found.node = node
@@ -80,7 +80,7 @@ def of_node(node: str, made: dict[str, Any]) -> Flow:
 
 
 class FakeAgents:
-    """A queue of lines for each node; an exception in it breaks the stream, nothing ends it.
+    """A queue of lines for each node; an exception in it breaks the stream, nothing else ends it.
 
     None ends this stream and every later one.
     """
@@ -108,7 +108,7 @@ class FakeAgents:
         self._queues[node].put("")
 
     def remove(self, node: str) -> None:
-        """The node is gone, and so is the connection to its agent."""
+        """The node is removed, and with it the connection to its agent."""
         self._queues.pop(node).put(None)
 
     def end(self) -> None:

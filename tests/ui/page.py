@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `kubectl ebpflb ui` serves, over agents that print what a test wants."""
+"""The server of `kubectl ebpflb ui`, over agents that print what a test gives them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ class Page(NamedTuple):
 
 
 def explained(node: str, arguments: Sequence[str]) -> str:
-    """What `ebpflb explain` says where a Service has no endpoint."""
+    """The output of `ebpflb explain` where a Service has no endpoint."""
     return f"""\
 fails: refused at the socket hook: no usable
 endpoint
@@ -40,7 +40,7 @@ Kernel and model agree
 def page_over(
     *nodes: str, traffic: LiveTraffic | None = None, run: Run = explained
 ) -> Iterator[Page]:
-    """The page with these nodes, of which none has answered yet."""
+    """The page with these nodes, none of which has answered yet."""
     agents = FakeAgents(*nodes)
     traffic = traffic or LiveTraffic()
     following = Following(traffic, agents.find, pause_seconds=0.05)
@@ -54,7 +54,7 @@ def page_over(
 
 
 def table(browser: Browser) -> list[list[str]]:
-    """The cells of each row that it shows."""
+    """The cells of each row in the table."""
     found: list[list[str]] = browser.run(
         "[...document.querySelectorAll('#table-view tbody tr')]"
         ".map((row) => [...row.children].map((cell) => cell.textContent))"

@@ -19,7 +19,7 @@ _NODES_ARE_KNOWN = (
 
 
 def main() -> None:
-    """Make them all anew."""
+    """Make them all again."""
     now = [0.0]
     live = LiveTraffic(lambda: now[0])
     for second, node, flow in traffic():

@@ -12,7 +12,7 @@ SECONDS = 300
 
 
 class Talk(NamedTuple):
-    """Who asks what, how often in a second. failing: the share that does."""
+    """Client, server and requests per second. failing: the share that fails."""
 
     client: str | None
     service: str
@@ -89,7 +89,7 @@ def _trouble(second: int, chance: random.Random) -> Iterator[tuple[str, dict[str
 
 
 def _ends(made: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """With the Service and the ends of `given`; what has no backend gets none."""
+    """Adds the Service and the ends of `given`; without a backend there are none."""
     namespace, _, name = given["service"].partition("/")
     ends = {**given, "service": {"namespace": namespace, "name": name, "port": "http"}}
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a real browser: what it shows is what agents sent."""
+"""The page in a real browser shows what agents sent."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def browser():
 
 @contextmanager
 def clean_page(browser, *nodes):
-    """In the end the browser has nothing to complain of, and asked nobody else."""
+    """At the end the browser has reported no error, and contacted no other server."""
     with page_over(*nodes) as made:
         try:
             yield made
@@ -36,7 +36,7 @@ def clean_page(browser, *nodes):
 
 @pytest.fixture
 def page(browser):
-    """With a little of everything."""
+    """A page with a few flows of each kind."""
     with clean_page(browser, "node1", "node2") as made:
         made.agents.send("node1", *[flow()] * 5, failed(), refused(service="shop/broken"))
         made.agents.send("node2", *[flow(client="dev/curl", service="pay/api")] * 3, dropped())
@@ -129,7 +129,7 @@ def test_a_name_counts_once_it_is_complete(browser, page):
 
 
 def label_of_focus(browser):
-    """Without the rate, which differs from moment to moment."""
+    """Without the rate, which changes every moment."""
     label = browser.run("document.activeElement.getAttribute('aria-label')")
     return re.sub(r", [\d.]+/\w+", "", label)
 
