@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`, or `python -m tests.bench [NAME...]`: run benches and keep their table."""
+"""`make bench`, or `python -m tests.bench [NAME...]`: runs benches and stores their table."""
 
 import os
 import sys
@@ -68,7 +68,7 @@ BENCHES: dict[str, Bench] = {
     "peers": peers.run,
     "scrape": scrape.run,
 }
-# What --other runs; the first unless others are named.
+# What --other runs; the first one unless others are named.
 BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
     "versions": versions.run,
     "programs_live": programs_live.run_beside,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New TCP connections through our agents, against the same through kube-proxy and Cilium.
+"""New TCP connections through ebpflb, compared with kube-proxy and Cilium.
 
-Labs of one shape with the same Services: our agents in one, the real kube-proxy in another, and
-Cilium in a third where it is at hand. All Services have one and the same pod, on the second node,
-and the first one has a NodePort. ClusterIPs take turns, because the place of a Service among
-kube-proxy's rules is a matter of chance. The straight ways come first: Cilium mistakes a straight
-connection for one through a NodePort that had the same client port shortly before.
+Identical labs with the same Services: ebpflb in one, the real kube-proxy in another, and Cilium in
+a third where it is available. All Services have the same pod, on the second node, and the first one
+has a NodePort. ClusterIPs alternate, because the position of a Service among kube-proxy's rules is
+random. Direct paths come first: Cilium mistakes a direct connection for one through a NodePort that
+had the same client port shortly before.
 """
 
 import itertools
@@ -65,7 +65,8 @@ def _against_cilium(ours: Lab, addresses: Sequence[str], options: Options) -> It
 
 @contextmanager
 def _prepared(services: int) -> Iterator[tuple[Pair, ControlPlane, list[str]]]:
-    """Both labs, the agents in sync, the API server of the other; the ClusterIPs, alike in both."""
+    """Both labs, the agents in sync, the other lab's API server; the ClusterIPs, the same in
+    both."""
     with labs.bare_pair() as pair, api.api_server() as (control, client):
         kube_proxy.join(pair.other, control, client)
         theirs = (_service(pair.other, number, "") for number in range(services))
@@ -86,7 +87,7 @@ def _service(lab: Lab, number: int, address: str) -> tuple[Document, Document]:
 
 
 def ways_of(other: str, addresses: Sequence[str]) -> Iterator[Way]:
-    """All ways to the pod, with these ClusterIPs of its Services."""
+    """All paths to the pod, with these ClusterIPs of its Services."""
     turns = itertools.cycle(addresses)
 
     def cluster_ip(_: Lab) -> Goal:

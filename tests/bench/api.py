@@ -42,14 +42,14 @@ def run(options: Options) -> Iterator[Row]:
 
 @contextmanager
 def control_plane(services: int) -> Iterator[tuple[ControlPlane, ApiClient, list[str]]]:
-    """A control plane with so many Services; their ClusterIPs."""
+    """A control plane with this many Services; their ClusterIPs."""
     with api_server() as (control, api):
         yield control, api, create_all(api, map(_made_up, range(services)))
 
 
 @contextmanager
 def api_server(name: str = "bench") -> Iterator[tuple[ControlPlane, ApiClient]]:
-    """A control plane that has the namespace of the Services and none of them."""
+    """A control plane that has only the namespace of the Services."""
     control = ControlPlane.up(name, nodes=1)
     try:
         api = ApiClient(control.url, control.kubeconfig)
@@ -120,7 +120,8 @@ def _latency(control: ControlPlane, api: ApiClient, addresses: list[str], option
 
 
 def committed_after(api: ApiClient, maps: MapSet, number: int, addresses: list[str]) -> float:
-    """Milliseconds from before a change is written to the new word of its frontend."""
+    """Milliseconds from before a change is written until its frontend has a new word in the
+    maps."""
     address = LbAddr.from_buffer_copy(parse_address(addresses[number]))
     key = LbFrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
     index = maps["lb_frontends"].lookup(bytes(key))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What being attached costs by itself: new TCP connections straight to a pod, beside programs at
-all of our hooks that return at once, against nothing attached.
+"""The cost of attached programs alone: new TCP connections directly to a pod, with programs that
+return at once at all of ebpflb's hooks, compared with no programs.
 
-What our programs do comes on top: no way through them can be nearer to nothing attached than this.
+ebpflb's own work comes on top: no path through its programs can be closer to no programs than this.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _FAR = 1
 
 
 def run(options: Options) -> Iterator[Row]:
-    """The straight ways of the benches `connect` and `nodeport`."""
+    """The direct paths of the benches `connect` and `nodeport`."""
     with labs.left_pair([_FAR]) as pair:
         for name in labs.NODES:
             _empty(pair.ours.node(name))
@@ -35,14 +35,14 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def _empty(node: LabNode) -> None:
-    """Have every link of a node run a program that returns at once."""
+    """Replace every link's program on a node by one that returns at once."""
     for pin in (node.bpffs / LINKS).iterdir():
         with owned(libbpf.obj_get(pin)) as link, owned(_program_like(link)) as program:
             libbpf.link_update(link, program)
 
 
 def _program_like(link: int) -> int:
-    """A program for where that of the link hangs, which lets everything pass."""
+    """A program for the link's attach point that accepts every packet."""
     with owned(libbpf.prog_by_id(libbpf.link_info(link).prog_id)) as found:
         kind, attach_type, _ = PROGRAMS[libbpf.prog_info(found).name.decode()]
     return nothing.load(kind, attach_type or 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A slice is written: how soon it is in force with us, and with the real kube-proxy (nftables).
+"""How soon a written slice is in force with ebpflb, and with the real kube-proxy (nftables).
 
 The same node, API server and changes, one after the other. Changes are further apart than
 kube-proxy's shortest period between syncs, so that it need not wait for that.
@@ -29,7 +29,7 @@ _FIRST_SYNC_SECONDS = 120.0
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Ours first."""
+    """ebpflb first."""
     changes = options.scaled(CHANGES)
     with control_plane(options.scaled(FEW_SERVICES)) as (control, api, addresses):
         case = f"slice written, {len(addresses):,} Services"
@@ -47,7 +47,7 @@ def run(options: Options) -> Iterator[Row]:
 
 @contextmanager
 def _kube_proxy_in_sync(control: ControlPlane) -> Iterator[int]:
-    """kube-proxy; the file descriptor on which changes to its table are told."""
+    """kube-proxy; the file descriptor that reports changes to its table."""
     node = Place.of(control.layout, NODE)
     monitor = node.popen(["stdbuf", "--output=L", "nft", "monitor"], stdout=subprocess.PIPE)
     try:
@@ -88,6 +88,6 @@ def _await(events: int, seconds: float) -> None:
 
 
 def _drain(events: int) -> None:
-    """Read what there is, until nothing more comes for a moment."""
+    """Read and discard, until nothing more arrives for a moment."""
     while select.select([events], [], [], 0.05)[0]:
         os.read(events, 1 << 16)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes over TCP from outside through a NodePort to a pod on that node, against straight there."""
+"""Bytes over TCP from outside through a NodePort to a pod on that node, compared with the direct
+path."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One endpoint changes while 10,000 Services are loaded: from the file's rename to the word.
+"""One endpoint changes while 10,000 Services are loaded: from the file's rename to the map's word.
 
 The clock starts before rename(2) and stops when the pinned lb_current holds another word for the
-frontend. This process looks at it all the time, on a core of its own; a look takes some 2 us. What
-the word then leads to is read and compared, so that a wrong commit is no fast commit.
+frontend. This process polls it on its own core; a look takes some 2 us. The data that the word
+refers to is read and compared, so that a wrong commit does not count as a fast one.
 """
 
 import random
@@ -41,7 +41,7 @@ def run(options: Options) -> Iterator[Row]:
 def latencies(
     maps: MapSet, directory: Path, services: int, changes: int, endpoints: int = ENDPOINTS
 ) -> Iterator[float]:
-    """Milliseconds of so many changes; `endpoints`: of each Service."""
+    """Milliseconds of this many changes; `endpoints`: of each Service."""
     chooser = random.Random(1)
     first = [0] * services
     for _ in range(changes):
@@ -81,7 +81,7 @@ def _index(maps: MapSet, number: int) -> bytes:
 
 
 def _backends(maps: MapSet, number: int) -> set[str]:
-    """The addresses to which the word of a Service leads, for sources on this node."""
+    """The backends that a Service's word refers to, for sources on this node."""
     word = maps["lb_current"].lookup(_index(maps, number)) or _NOTHING
     descriptor = maps["lb_descs"].lookup(_key(int.from_bytes(word, byteorder)))
     chosen = LbDesc.from_buffer_copy(descriptor or b"").local

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New TCP connections through a ClusterIP, translated at the socket, against straight to the pod.
+"""New TCP connections through a ClusterIP, balanced at the socket, compared with direct ones.
 
 From a pod and from a process of the host to a pod on the other node.
 """

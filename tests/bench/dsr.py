@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """New TCP connections from outside through a NodePort whose pod is on the other node: with direct
-server return, against masquerading, and against the plain hop more with nothing attached.
-"""
+server return, compared with masquerading, and with a plain extra hop without programs."""
 
 from collections.abc import Iterator
 
@@ -28,7 +27,7 @@ _NO_REDIRECTS = "for each in /proc/sys/net/ipv4/conf/*/send_redirects; do echo 0
 
 
 def run(options: Options) -> Iterator[Row]:
-    """The pod's node answers the client itself."""
+    """The pod's node replies directly to the client."""
     with labs.bare_pair() as pair, labs.served(pair.ours, 1, [_FAR], ["--dsr", "all"]):
         targets = pinned_maps(pair.ours.node(labs.NODES[0]))["lb_pod_nodes"]
         wait_until(lambda: list(targets.items()), "the way to the other node is known")
@@ -51,7 +50,7 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def _against_hop(pair: Pair, options: Options) -> Row:
-    """The same nodes with nothing attached: requests and replies through both of them."""
+    """The same nodes without programs: requests and replies through both of them."""
     first, second = (pair.other.node(name) for name in labs.NODES)
     pod, client = labs.pod(pair.other, _FAR), pair.other.client
     first.exec(["sh", "-c", _NO_REDIRECTS])

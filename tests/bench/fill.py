@@ -39,7 +39,7 @@ class Fill(NamedTuple):
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Each round in a process of its own: a start begins with an empty memory."""
+    """Each round in a separate process: a start begins with fresh memory."""
     count = options.scaled(SERVICES)
     with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
         manifests.fill(Path(directory), count, ENDPOINTS, _NODES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent keeps in memory once nothing changes any more, and what more Services cost it.
+"""An agent's memory in steady state, and the cost of additional Services.
 
 All processes in the cgroup of its node count, and there are no others.
 """
@@ -57,7 +57,7 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def growth(options: Options) -> Iterator[Row]:
-    """Three sizes: does what a Service costs grow with their number? All limits are the largest's.
+    """Three sizes: does the cost of a Service grow with their number? All limits are the largest's.
 
     Then the memory of one more Service, from each size to the next.
     """
@@ -70,7 +70,7 @@ def growth(options: Options) -> Iterator[Row]:
 
 
 def sizing(options: Options) -> Iterator[Row]:
-    """What an agent takes that follows an API server, in clusters of five sizes."""
+    """The resources of an agent that follows an API server, in clusters of five sizes."""
     for services in map(options.scaled, SIZES):
         case = f"{services:,} Services x {GROWTH_ENDPOINTS}"
         with (
@@ -91,7 +91,7 @@ def sizing(options: Options) -> Iterator[Row]:
 
 
 def _size(services: int, options: Options) -> Generator[Row, None, float]:
-    """Returns how many MB are resident after a restart."""
+    """Returns the resident MB after a restart."""
     case = f"{services:,} Services x {GROWTH_ENDPOINTS}"
     with labs.one_node(services, GROWTH_ENDPOINTS) as (node, directory):
         began = time.perf_counter()
@@ -112,12 +112,12 @@ def _size(services: int, options: Options) -> Generator[Row, None, float]:
 
 
 def _resident_megabytes(node: LabNode, field: str = "VmRSS") -> float:
-    """What all processes in the cgroup of a node have in memory; `field`: of /proc/PID/status."""
+    """Resident memory of all processes in the cgroup of a node; `field`: of /proc/PID/status."""
     return sum(_megabytes_of(pid, field) for pid in in_cgroup(node.cgroup))
 
 
 def _used(node: LabNode) -> float:
-    """Seconds of the processor that the processes of a node and their children have had."""
+    """Seconds of processor time of the processes of a node and their children."""
     return sum(map(_used_by, in_cgroup(node.cgroup)))
 
 

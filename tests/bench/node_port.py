@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New TCP connections from outside through a NodePort, against straight to the pod.
+"""New TCP connections from outside through a NodePort, compared with direct ones to the pod.
 
-Both lead through a node as a router: the straight way through the pod's own, so that a pod on
-another node than the NodePort's costs one hop more. What a hop costs by itself is told beside it.
+Both pass a node as a router: the direct path passes the pod's own, so that a pod on another node
+than the NodePort's costs one hop more. The cost of that hop is measured separately.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def _routed(lab: Lab, figure: ways.Figure, options: Options) -> Row:
-    """What it costs that the kernel routes masqueraded packets (forwarding: stack)."""
+    """The cost of routing masqueraded packets in the kernel (forwarding: stack)."""
     settings = pinned_maps(lab.node(labs.NODES[0]))["lb_settings"]
 
     def switch(on: bool) -> None:
@@ -58,9 +58,9 @@ def _routed(lab: Lab, figure: ways.Figure, options: Options) -> Row:
 
 
 def _hop(lab: Lab, options: Options) -> Row:
-    """The straight way with nothing attached, both directions through the first node as well.
+    """The direct path without programs, both directions through the first node as well.
 
-    It stays so.
+    The routes are kept.
     """
     first, second = (lab.node(name) for name in labs.NODES)
     pod, client = labs.pod(lab, _FAR), lab.client
@@ -78,7 +78,7 @@ def _hop(lab: Lab, options: Options) -> Row:
 
 
 def _against_hop(pair: Pair, options: Options) -> Row:
-    """The NodePort, and the same nodes in the same order with nothing attached."""
+    """The NodePort, and the same nodes in the same order without programs."""
 
     def goal(lab: Lab) -> Goal:
         return (labs.node_port if lab is pair.ours else labs.straight)(_FAR)(lab)

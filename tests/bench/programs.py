@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs cost: the verifier, in size, hash lookups of a flow, and a packet that is not
-theirs. The target is for the first packet of a flow.
+"""The programs' cost: verifier, size, hash lookups of a flow, and a packet that is not Service
+traffic. The target is for the first packet of a flow.
 
-The packet is a TCP acknowledgement between two strangers, run over and over: everything is in the
-processor's caches. The kernel runs neither hooks of sockets nor devices without Ethernet like that.
+The packet is a TCP acknowledgement between two other hosts, run repeatedly: everything is in the
+processor's caches. The kernel cannot test-run socket hooks and devices without Ethernet this way.
 """
 
 import os

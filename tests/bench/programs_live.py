@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our programs take of the kernel's time for a new TCP connection, on every way.
+"""The kernel time of ebpflb's programs for a new TCP connection, on every path.
 
     make bench ARGS='programs_live'
     make bench ARGS='programs_live --other DIR --rounds 5 --only "1 Service"'   in turns, a minute
     make bench ARGS='programs_live --other DIR --only "NodePort, pod on the other node, 1 Service"'
 
-A program is told as its runs a connection x nanoseconds a run; the result is the sum over all
+A program's figure is runs per connection x nanoseconds per run; the result is the sum over all
 programs of all nodes. See harness/kernel_time.py for how that is read.
 
-The filters for replies are never cleared. So the straight ways come first, and once more after
+The filters for replies are never cleared. So the direct paths come first, and once more after
 their pod has been used through NodePorts of both nodes.
 """
 
@@ -52,14 +52,15 @@ _NODE_PORT_SECONDS = 0.05
 
 
 class _Side(NamedTuple):
-    """A lab, and how to open the programs whose time counts."""
+    """A lab, and how to open the programs to measure."""
 
     lab: Lab
     programs: Programs
 
 
 def run(options: Options) -> Iterator[Row]:
-    """With one Service for each of the two pods, and among many; beside Cilium if it is at hand."""
+    """With one Service for each of the two pods, and among many; next to Cilium if it is
+    available."""
     for services in _sizes(options):
         with labs.lab("bench-ours") as lab, ExitStack() as stack:
             stack.enter_context(labs.served(lab, max(services, len(_PODS)), _PODS))
@@ -73,7 +74,8 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def run_beside(other: Path, options: Options) -> Iterator[Row]:
-    """This checkout and another one in turns, each in a lab of its own; with as many Services."""
+    """This checkout and another one in turns, each in its own lab, with the same number of
+    Services."""
     for services in _sizes(options):
         count = max(services, len(_PODS))
         with (
@@ -87,7 +89,7 @@ def run_beside(other: Path, options: Options) -> Iterator[Row]:
 
 
 def _sizes(options: Options) -> list[int]:
-    """How many Services there are in turn, without those of which no case is wanted."""
+    """The numbers of Services, in turn, without those of which no case is wanted."""
     return [count for count in (1, options.scaled(SERVICES)) if list(_chosen(count, options))]
 
 
@@ -105,7 +107,7 @@ def _objects(lab: Lab, services: int) -> Iterator[tuple[Document, Document]]:
 
 
 def _chosen(services: int, options: Options) -> Iterator[tuple[str, Way]]:
-    """The ways that shall be measured, each with its case."""
+    """The selected paths, each with its case."""
     for way in (*_WAYS, *_EAST_WEST_LATER):
         case = f"{way.case}, {services:,} Service{'s' * (services > 1)}"
         if options.only in case:
@@ -136,7 +138,7 @@ def _use_node_ports(lab: Lab) -> None:
 
 @contextmanager
 def _measuring(side: _Side, way: Way) -> Iterator[Callable[[float], KernelTime]]:
-    """Have the pod serve; yields what measures for so many seconds."""
+    """Have the pod serve; yields a function that measures for that many seconds."""
     lab = side.lab
     pod = labs.pod(lab, way.pod)
     with (
@@ -172,7 +174,7 @@ def _names(times: Sequence[KernelTime]) -> list[str]:
 
 
 def _runs(times: Sequence[KernelTime], name: str) -> str:
-    """A program's runs a connection, and nanoseconds a run."""
+    """A program's runs per connection, and nanoseconds per run."""
     runs = median(time.runs_of(name) for time in times)
     ns = median(time.ns_of(name) for time in times)
     return f"{runs:.2f} x {ns / runs if runs else 0:,.0f}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page /metrics of 5,000 Services with traffic: alone, for a hundred at once, beside syncs.
+"""The page /metrics of 5,000 Services with traffic: alone, a hundred at once, and during syncs.
 
 Each Service has a ClusterIP, a NodePort and five endpoints: 10,000 frontends and 25,000 backends,
-whose counters this process fills, and as many flows as the table has room for halfway.
+whose counters this process fills, and enough flows to fill half the table.
 """
 
 import subprocess
@@ -46,7 +46,7 @@ for _ in sys.stdin:
 
 
 class Scraper:
-    """A process on the node that asks for the page when it is told to."""
+    """A process on the node that requests the page on command."""
 
     def __init__(self, node: LabNode) -> None:
         command = [sys.executable, "-I", "-S", "-c", _FETCH]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs to count connections at the socket: new ones with lb_sock_ops, and without.
+"""The cost of counting connections at the socket: new ones with lb_sock_ops, and without.
 
 In one lab and one run, where the program is attached and detached in turns.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an agent takes from its start to being in sync when its pins are there and match."""
+"""An agent's time from its start to being in sync when its pins exist and match."""
 
 import time
 from collections.abc import Iterator

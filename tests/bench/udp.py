@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New masqueraded UDP flows to one backend, more than there are source ports: how many are lost."""
+"""New masqueraded UDP flows to one backend, more than there are source ports: the share lost."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ SECONDS = 130
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Each flow is a datagram and its answer, to a NodePort whose pod is on the other node."""
+    """Each flow is a datagram and its reply, to a NodePort whose pod is on the other node."""
     seconds = options.scaled(SECONDS)
     with (
         TemporaryDirectory(prefix="ebpflb-bench-") as logs,
@@ -37,7 +37,7 @@ def run(options: Options) -> Iterator[Row]:
 
 
 def _without_room(pod: Member, version: int) -> int:
-    """Datagrams that have reached the pod and found its socket's buffer full."""
+    """Datagrams dropped at the pod because its socket's buffer was full."""
     if version == 6:
         text = pod.exec(["cat", "/proc/net/snmp6"]).stdout
         return int(dict(line.split() for line in text.splitlines())["Udp6RcvbufErrors"])

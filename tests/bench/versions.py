@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This checkout against another one (--other): new TCP connections and bulk, on every way."""
+"""This checkout against another one (--other): new TCP connections and bulk, on every path."""
 
 from collections.abc import Iterator
 from contextlib import chdir
@@ -15,7 +15,7 @@ _PODS = (0, _FAR)
 
 
 def run(other: Path, options: Options) -> Iterator[Row]:
-    """Agents of both checkouts run at once, each in a lab of its own."""
+    """Agents of both checkouts run at once, each in its own lab."""
     with (
         labs.bare_pair() as pair,
         labs.served(pair.ours, services=len(_PODS), targets=_PODS),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real Cilium on the nodes of a lab of its own, in place of kube-proxy."""
+"""The real Cilium on the nodes of a separate lab, in place of kube-proxy."""

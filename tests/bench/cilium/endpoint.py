@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of a lab as endpoints of Cilium, by the API of its agent that its CNI plugin calls too.
+"""The pods of a lab as endpoints of Cilium, by the agent's API that its CNI plugin also uses.
 
 They keep their devices: the agent attaches its programs to the node's end of each.
 """
@@ -15,7 +15,7 @@ from ebpflb.lab.network import UPLINK
 from tests.bench.harness.options import BenchError
 
 _SECONDS = 60.0
-# Of no pod that the API server knows.
+# A pod that the API server does not know.
 _LABEL = "container:app=bench"
 
 
@@ -42,14 +42,14 @@ def add(agent: Path, node: LabNode, pod: Member) -> None:
 
 
 def are_ready(agent: Path, count: int) -> bool:
-    """Whether so many endpoints, the node itself among them, have the programs that they shall."""
+    """Whether this many endpoints, including the node itself, have their programs."""
     status, text = _ask(agent, "GET", "/v1/endpoint")
     states = [each["status"]["state"] for each in json.loads(text)] if status < 300 else []
     return states == ["ready"] * count
 
 
 def is_healthy(agent: Path) -> bool:
-    """Whether the agent says so; False as long as it does not answer."""
+    """Whether the agent reports healthy; False as long as it does not respond."""
     try:
         status, text = _ask(agent, "GET", "/v1/healthz")
     except OSError:

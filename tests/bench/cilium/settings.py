@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of Cilium's agents: those of its chart, with what a lab is."""
+"""The settings of Cilium's agents: those of its chart, adapted to a lab."""
 
 import subprocess
 from pathlib import Path
@@ -12,8 +12,8 @@ from ebpflb.lab.network import UPLINK
 from tests.cluster.harness.binaries import KUBERNETES_VERSION, binary
 from tests.cni.networks.cilium import sources
 
-# No tunnel and no masquerading, as in the labs of the others. Its layer 7 proxy, Hubble and health
-# checks are programs of their own.
+# No tunnel and no masquerading, as in the other labs. Its layer 7 proxy, Hubble and health checks
+# are separate programs.
 _VALUES = {
     "kubeProxyReplacement": "true",
     "socketLB.enabled": "true",

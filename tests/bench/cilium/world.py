@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lab whose nodes run Cilium, with Services from an API server.
 
-The agent was built for the tests of CNIs (tests/cni). Its programs and maps are pinned on a bpffs
-that only it sees: everything is gone when it ends.
+The agent was built for the tests of CNIs (tests/cni). Its programs and maps are pinned on a private
+bpffs: everything is removed when it ends.
 """
 
 import json
@@ -36,7 +36,7 @@ _PINS = Path("sys/fs/bpf")
 _SERVICES = _PINS / "tc/globals/cilium_lb4_services_v2"
 _START_SECONDS = 120.0
 _SYNC_SECONDS = 300.0
-# The agent must see the node's cgroup as the root, and no cgroup of anybody else.
+# The agent must see the node's cgroup as the root, and no other cgroup.
 _MOUNTS = f"""\
 set -e
 mount --bind "$0" {cgroup_root()}
@@ -56,7 +56,7 @@ def is_at_hand() -> bool:
 def up(objects: Callable[[Lab], Objects]) -> Iterator["World"]:
     """The lab with Cilium in sync. `objects`: Services with their slices, for the pods of the lab.
 
-    BenchError or EbpflbError if an agent does not come so far.
+    BenchError or EbpflbError if an agent does not get in sync.
     """
     with ExitStack() as stack:
         lab = stack.enter_context(labs.lab("bench-cilium"))
@@ -74,7 +74,7 @@ def up(objects: Callable[[Lab], Objects]) -> Iterator["World"]:
 
 
 class World:
-    """What there is."""
+    """The lab with Cilium."""
 
     def __init__(self, lab: Lab, agents: Sequence["Agent"]) -> None:
         self.lab = lab
@@ -82,14 +82,15 @@ class World:
 
     @contextmanager
     def programs(self) -> Iterator[list[int]]:
-        """All that are attached, by descriptor; what they call by a tail call counts as theirs."""
+        """All attached programs, by descriptor; the programs that they tail-call count as
+        theirs."""
         with ExitStack() as stack:
             found = {each for agent in self._agents for each in agent.program_ids()}
             yield [stack.enter_context(owned(libbpf.prog_by_id(each))) for each in found]
 
 
 class Agent:
-    """One node's; `daemon`: the process."""
+    """The agent of one node; `daemon`: its process."""
 
     def __init__(self, node: LabNode, lab: Lab, socket: Path, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -107,7 +108,7 @@ class Agent:
         self.daemon.wait_until(lambda: self._served() >= addresses, "in sync", _SYNC_SECONDS)
 
     def program_ids(self) -> Iterator[int]:
-        """Those at its hooks."""
+        """The programs at its hooks."""
         for pin in (self._root / _PINS / "cilium").rglob("links/**/*"):
             if not pin.is_dir():
                 with owned(libbpf.obj_get(pin)) as link:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benches share: labs, agents, load, rounds, and the report."""
+"""Shared by benches: labs, agents, load, rounds, and the report."""

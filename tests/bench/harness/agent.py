@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent on a node of a lab, with manifests of the bench's own."""
+"""An agent on a node of a lab, with the bench's own manifests."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +23,8 @@ class ApiAgent(NodeAgent):
 def running(
     node: LabNode, manifests: Path, options: Sequence[str] = ()
 ) -> AbstractContextManager[NodeAgent]:
-    """An agent that is in sync. It ends afterwards; its pins stay until the lab goes."""
+    """An agent that is in sync. It is stopped afterwards; its pins remain until the lab is
+    removed."""
     return _running(NodeAgent, node, ["--manifests", str(manifests), *options])
 
 

@@ -11,7 +11,7 @@ _LOCK = Path("/run/ebpflb-bench.lock")
 
 @contextmanager
 def alone(say: Callable[[], None], path: Path = _LOCK) -> Iterator[None]:
-    """Wait until no other process is in here; `say`: is called before a wait."""
+    """Wait until no other process is inside; `say`: is called before waiting."""
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

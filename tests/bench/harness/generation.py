@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maps and programs of a bench's own, on a bpffs of their own."""
+"""Maps and programs for a bench, on a temporary bpffs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from ebpflb.dataplane.load.pins import Generation, Pins
 
 @contextmanager
 def generation(sizes: Sizes) -> Iterator[Generation]:
-    """Compile and load; everything is gone afterwards. No hook runs the programs."""
+    """Compile and load; everything is removed afterwards. No hook runs the programs."""
     with TemporaryDirectory(prefix="ebpflb-bench-") as directory:
         pins = Pins(Path(directory) / "pins")
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own account of its BPF programs: how often each ran, and for how long (bpf_stats).
+"""The kernel's own statistics of BPF programs: number of runs, and their time (bpf_stats).
 
 The kernel reads its clock before and after each run, so that every run seems longer by one reading.
-How long a reading takes depends on what the processor is at just then: programs that return at once
-are attached where the packets of the same connections arrive in the pod and leave it. The least
-that one of them seems to take is taken off each run of the others, the same on both sides of a
+How long a reading takes depends on the processor's current load: programs that return at once are
+attached where the packets of the same connections enter and leave the pod. The shortest time that
+one of them seems to take is subtracted from each run of the others, the same on both sides of a
 comparison.
 """
 
@@ -30,12 +30,12 @@ from tests.bench.harness.options import BenchError
 _RUN_TIME = 0
 _ATTEMPTS = 5
 
-# Opens the programs whose time counts, by descriptor: those that are in force just then.
+# Opens the programs to measure, by descriptor: those current at that time.
 Programs = Callable[[], AbstractContextManager[Sequence[int]]]
 
 
 class Total(NamedTuple):
-    """How often programs of one name ran, and nanoseconds altogether."""
+    """The number of runs of programs of one name, and nanoseconds altogether."""
 
     runs: int
     ns: float
@@ -43,9 +43,10 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What programs did, by their names, for so many connections; `clocks`: those that do nothing.
+    """What programs did, by their names, for this many connections; `clocks`: those that do
+    nothing.
 
-    Nanoseconds are as the kernel counts them until less().
+    Nanoseconds include the kernel's clock readings until less().
     """
 
     connections: int
@@ -53,7 +54,7 @@ class KernelTime:
     clocks: Sequence[Total]
 
     def less(self, reading: float) -> Self:
-        """Without the nanoseconds that a reading of the clock takes, once a run."""
+        """Subtract the nanoseconds of a clock reading, once for each run."""
         programs = {
             name: Total(runs, ns - runs * reading) for name, (runs, ns) in self.programs.items()
         }
@@ -61,21 +62,21 @@ class KernelTime:
 
     @property
     def ns(self) -> float:
-        """Nanoseconds a connection, of all programs."""
+        """Nanoseconds per connection, of all programs."""
         return sum(map(self.ns_of, self.programs))
 
     def ns_of(self, name: str) -> float:
-        """Nanoseconds a connection, of one program."""
+        """Nanoseconds per connection, of one program."""
         return self.programs[name].ns / self.connections if name in self.programs else 0.0
 
     def runs_of(self, name: str) -> float:
-        """Runs a connection, of one program."""
+        """Runs per connection, of one program."""
         return self.programs[name].runs / self.connections if name in self.programs else 0.0
 
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Have the kernel keep account, as kernel.bpf_stats_enabled does, which stays as it is.
+    """Enable the kernel's statistics, as kernel.bpf_stats_enabled does, without changing that.
 
     It ends with this process at the latest. OSError before Linux 5.8.
     """
@@ -85,7 +86,7 @@ def counted() -> Iterator[None]:
 
 @contextmanager
 def pinned(lab: Lab) -> Iterator[list[int]]:
-    """The programs in force of the agents of a lab, by descriptor."""
+    """The current programs of a lab's agents, by descriptor."""
     with ExitStack() as stack:
         found = []
         for node in lab.nodes:
@@ -112,7 +113,7 @@ def clocks_at(pod: Member) -> Iterator[list[int]]:
 
 
 def measured(programs: Programs, clocks: Sequence[int], run: Callable[[], Load]) -> KernelTime:
-    """What programs do during a run of connections; another run if they were replaced meanwhile.
+    """What programs do during a run of connections; repeated if they were replaced meanwhile.
 
     Programs of one name, on several nodes, count together. BenchError if the clocks see no packets,
     or every run had its programs replaced.
@@ -159,7 +160,7 @@ def net(found: Mapping[str, Sequence[KernelTime]]) -> dict[str, list[KernelTime]
 
 
 def _ids(programs: Sequence[int]) -> set[int]:
-    """Of the kernel."""
+    """Kernel ids of the programs."""
     return {libbpf.prog_info(each).id for each in programs}
 
 

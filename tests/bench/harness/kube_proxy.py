@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real kube-proxy on the nodes of a lab, which follows the API server of the benches.
 
-Its rules are looked at before anything is measured: they must name all Services and their pod.
+Its rules are checked before anything is measured: they must name all Services and their pod.
 """
 
 import re
@@ -52,10 +52,10 @@ def join(lab: Lab, control: ControlPlane, api: ApiClient) -> None:
 
 @contextmanager
 def running(lab: Lab, control: ControlPlane, mode: KubeProxy, expected: Set[str]) -> Iterator[None]:
-    """kube-proxy on each node, its rules written; no rules are left afterwards.
+    """kube-proxy on each node, its rules written; the rules are removed afterwards.
 
     `expected`: addresses and ports that must be in them. BenchError when they are not in time,
-    EbpflbError when a kube-proxy ends.
+    EbpflbError when a kube-proxy exits.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="ebpflb-bench-")))
@@ -72,7 +72,7 @@ def running(lab: Lab, control: ControlPlane, mode: KubeProxy, expected: Set[str]
 
 
 def absent(rules: str, expected: Set[str]) -> Set[str]:
-    """Which of the addresses and ports these rules do not name."""
+    """The addresses and ports that these rules do not name."""
     return expected - set(_NUMBER.findall(rules))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two labs of one shape: agents run in one, in the other nothing is attached by us.
+"""Two identical labs: agents run in one, and nothing of ebpflb is attached in the other.
 
-Two nodes with a pod each, and a client outside. In both labs the client has routes to the pods, so
-that the straight way leads through the same node as the NodePort.
+Two nodes with a pod each, and an external client. In both labs the client has routes to the pods,
+so that the direct path passes the same node as the NodePort.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,8 +16,8 @@ from ebpflb.lab import manifests as lab_manifests
 from tests.bench.harness import agent, load, manifests
 from tests.bench.harness.load import Goal
 
-# The Service of the pod on the first node and on the second: ClusterIP, of a range that the API
-# server of the benches has, and NodePort.
+# The Services of the pods on the first and on the second node: ClusterIP, from the range of the
+# benches' API server, and NodePort.
 CLUSTER_IPS = ("10.96.200.1", "10.96.200.2")
 NODE_PORTS = (31001, 31002)
 
@@ -41,9 +41,9 @@ def bare_pair() -> Iterator[Pair]:
 
 @contextmanager
 def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
-    """Both labs, the agents in sync with so many Services.
+    """Both labs, the agents in sync with this many Services.
 
-    `targets`: the pods with a Service of their own, counted from 0; the other Services are made up.
+    `targets`: the pods with their own Service, counted from 0; the other Services are made up.
     """
     with bare_pair() as found, served(found.ours, services, targets):
         yield found
@@ -51,7 +51,7 @@ def pair(services: int, targets: Collection[int]) -> Iterator[Pair]:
 
 @contextmanager
 def left_pair(targets: Collection[int]) -> Iterator[Pair]:
-    """As pair(), but the agents have ended: what they have attached stays as it is."""
+    """As pair(), but the agents have exited: their programs remain attached."""
     with bare_pair() as found:
         with served(found.ours, len(targets), targets):
             pass
@@ -118,13 +118,13 @@ def cluster_ip(number: int) -> Callable[[Lab], Goal]:
 
 
 def straight(number: int) -> Callable[[Lab], Goal]:
-    """The pod's own address, past all Services."""
+    """The pod's own address, without any Service."""
     return lambda lab: (pod(lab, number).ipv4, load.PORT)
 
 
 @contextmanager
 def lab(name: str) -> Iterator[Lab]:
-    """One of them, without any agent."""
+    """One of the labs, without any agent."""
     with Lab.up(LabConfig(name, nodes=len(NODES), pods=1, family=Stack.IPV4)) as made:
         pods = [pod(made, number) for number in range(len(NODES))]
         load.prepare(made.client, *(made.node(node) for node in NODES), *pods)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load program (load/): built when it must be, then served and asked from members of a lab.
+"""The load program (load/): built if necessary, then run as server and client in members of a lab.
 
-Server and client are pinned to one and the same core, and with them all packet work, and the rate
-is per second of processor time that they use: the inverse of what a connection costs altogether,
-wherever in the kernel that is spent. On two cores the slower end would decide and hide what the
-other one loses; and the time that others take from the core would count.
+Server and client are pinned to the same core, and with them all packet processing, and the rate is
+per second of processor time that they use: the inverse of the total cost of a connection, wherever
+in the kernel it is spent. On two cores the slower end would determine the rate and hide losses of
+the other one; and other users of the core would count.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from ebpflb.lab.namespaces import write_sysctls
 from tests.bench.harness.options import BenchError
 
 PORT = 7000
-# Connections at a time: enough that neither end waits for the other.
+# Concurrent connections: enough that neither end waits for the other.
 PARALLEL = 32
 STREAMS = 4
 
@@ -33,12 +33,12 @@ Goal = tuple[str, int]
 _SOURCES = Path(__file__).with_name("load")
 _FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 _CORE = max(os.sched_getaffinity(0))
-# Reno is in every kernel and sends what it can. No TIME_WAIT: millions of them would be left.
+# Reno is in every kernel and sends as much as it can. No TIME_WAIT: there would be millions.
 _SYSCTLS = {"ipv4/tcp_congestion_control": "reno", "ipv4/tcp_max_tw_buckets": "0"}
 
 
 class Server(StrEnum):
-    """What a server does."""
+    """The server's job."""
 
     ANSWER = "answer"
     SINK = "sink"
@@ -46,7 +46,7 @@ class Server(StrEnum):
 
 
 class Client(StrEnum):
-    """What a client does."""
+    """The client's job."""
 
     ASK = "ask"
     PUSH = "push"
@@ -54,13 +54,14 @@ class Client(StrEnum):
 
     @property
     def server(self) -> Server:
-        """Whom it needs."""
+        """The matching server."""
         return {"ask": Server.ANSWER, "push": Server.SINK, "pull": Server.SOURCE}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one client counted. `cpu_seconds`: of client, server and deferred packet work."""
+    """The results of one client. `cpu_seconds`: of client, server and deferred packet
+    processing."""
 
     seconds: float
     cpu_seconds: float
@@ -97,7 +98,7 @@ def program() -> Path:
 
 
 def prepare(*members: Member) -> None:
-    """Set what TCP must do alike everywhere; before a member has sockets."""
+    """Configure TCP identically everywhere; before a member has sockets."""
     for member in members:
         with member.entered():
             write_sysctls(_SYSCTLS)
@@ -119,7 +120,7 @@ def serving(member: Member, role: Server) -> Iterator[int]:
 def run(member: Member, role: Client, goal: Goal, server: int, seconds: float) -> Load:
     """Run a client to its end. BenchError when one connection failed.
 
-    `server`: the process id of whom the goal leads to.
+    `server`: the process id of the server that it reaches.
     """
     address, port = goal
     count = PARALLEL if role is Client.ASK else STREAMS
@@ -140,7 +141,7 @@ def _used_seconds(pid: int) -> float:
 
 @cache
 def _deferred() -> int:
-    """The kernel thread that does the packet work of the core that nobody did at once."""
+    """The kernel thread that does the core's deferred packet processing."""
     for name in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):
             if name.read_text() == f"ksoftirqd/{_CORE}\n":

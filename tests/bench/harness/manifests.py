@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services and EndpointSlices in bulk, as an operator would write them.
 
-The addresses are made up, no packet goes there: ClusterIPs in 10.64.0.0/14, pods in 10.128.0.0/9.
+The addresses are made up and get no packets: ClusterIPs in 10.64.0.0/14, pods in 10.128.0.0/9.
 """
 
 import json
@@ -36,7 +36,7 @@ def cluster_ip(number: int) -> str:
 
 
 def pods(number: int, count: int, first: int = 0) -> list[str]:
-    """Addresses of endpoints of a Service, no two Services share any: at most 128, from `first`."""
+    """Endpoint addresses of a Service, disjoint from other Services': at most 128, from `first`."""
     return [str(_FIRST_POD + 128 * number + first + place) for place in range(count)]
 
 
@@ -63,7 +63,7 @@ def service(
 def endpoint_slice(
     name: str, addresses: Sequence[str], nodes: Sequence[str], *, port: int = TARGET_PORT
 ) -> Document:
-    """The one slice of a Service; its endpoints take turns on the nodes."""
+    """The only slice of a Service; its endpoints alternate between the nodes."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -107,7 +107,7 @@ def write_unfinished(directory: Path, file: str, content: bytes) -> Path:
 
 
 def write(directory: Path, file: str, content: bytes) -> None:
-    """Put a file into a watched directory at once."""
+    """Put a file into a watched directory atomically."""
     write_unfinished(directory, file, content).rename(directory / file)
 
 

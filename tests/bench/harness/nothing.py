@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that returns at once and lets everything pass."""
+"""A program that returns at once and accepts every packet."""
 
 from struct import pack
 

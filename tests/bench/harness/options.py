@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all benches are told, and how they fail."""
+"""The options of all benches, and their error."""
 
 from dataclasses import dataclass
 
 
 class BenchError(Exception):
-    """Something makes a figure worthless; one line for the operator."""
+    """A figure would be worthless; one line for the operator says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """rounds: of each comparison. seconds: of one measurement. quick: a smoke run, few Services.
 
-    `only`: what the cases of benches of ways must contain.
+    `only`: a text that the cases of path benches must contain.
     """
 
     rounds: int = 25
@@ -21,5 +21,5 @@ class Options:
     only: str = ""
 
     def scaled(self, count: int) -> int:
-        """As many as that, or a tenth in a smoke run."""
+        """The number itself, or a tenth of it in a smoke run."""
         return count // 10 if self.quick else count

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results as rows of one table: on the terminal, and kept in docs/development/benches.md.
+"""Results as rows of one table: on the terminal, and stored in docs/development/benches.md.
 
-Those against others also become the chart of docs/performance.md.
+Comparisons with other proxies also become the chart of docs/performance.md.
 """
 
 import os
@@ -30,7 +30,7 @@ _MACHINE = re.compile(r"^Machine: .*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: `result` is what `target` is about; verdict is OK, short, or empty."""
+    """One line: `result` is compared with `target`; verdict is OK, short, or empty."""
 
     bench: str
     case: str
@@ -41,7 +41,8 @@ class Row:
 
 
 def ratio_row(bench: str, case: str, compared: Comparison, unit: str, target: float | None) -> Row:
-    """Ours against the other; `target`: the least ratio of the medians, None when there is none."""
+    """ebpflb relative to the other; `target`: the least ratio of the medians, None for no
+    target."""
     ours, other, ratio = span(compared.ours), span(compared.other), compared.ratio
     return Row(
         bench,
@@ -64,14 +65,14 @@ def limit_row(bench: str, case: str, values: Sequence[float], unit: str, target:
 
 
 def plain_row(bench: str, case: str, value: float, unit: str) -> Row:
-    """One value that nobody has set a target for."""
+    """One value without a target."""
     return Row(bench, case, "", f"{value:,.2f} {unit}")
 
 
 def percentile_row(
     bench: str, case: str, values: Sequence[float], percent: int, unit: str, target: float = 0
 ) -> Row:
-    """Values of which a percentile must stay below `target`; 0: nobody has set one."""
+    """Values of which a percentile must stay below `target`; 0: no target."""
     worst, middle = percentile(values, percent), percentile(values, 50)
     measured = f"p50 {middle:,.2f}, most {max(values):,.2f} {unit}, {len(values):,} times"
     result = f"p{percent} {worst:,.2f} {unit}"
@@ -89,9 +90,9 @@ def show(rows: Iterable[Row], console: Console) -> None:
 
 
 def keep(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Put the rows into the document, and say what was done there.
+    """Write the rows into the document, and report the change.
 
-    `names`: all benches in order. The rows of benches that did not run stay, unless they were
+    `names`: all benches in order. Rows of benches that did not run are kept, unless they were
     measured on another machine: then nothing is written.
     """
     text = DOCUMENT.read_text()
@@ -110,7 +111,7 @@ def keep(rows: Sequence[Row], names: Sequence[str]) -> str:
 
 
 def chart(rows: Iterable[Row]) -> str:
-    """Bars of the bench `against`, a group for each way to a Service, in Markdown."""
+    """Bars of the bench `against`, a group for each path to a Service, in Markdown."""
     groups: dict[str, list[tuple[float, str]]] = {}
     for row in rows:
         names, _, way = row.case.partition(": ")
@@ -147,7 +148,7 @@ def _markdown(rows: Iterable[Row]) -> str:
 
 
 def rows_in(text: str) -> list[Row]:
-    """The rows that a document keeps."""
+    """The rows in a document."""
     block = _BLOCK.search(text)
     lines = [line for line in (block[0].splitlines() if block else []) if line.startswith("| ")]
     return [Row(*map(str.strip, line.strip("|").split("|"))) for line in lines[2:]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved rounds: what is compared is measured in turns, so that a slow minute hits both."""
+"""Interleaved rounds: the sides of a comparison alternate, so that a slow minute affects both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Comparison:
 
     @property
     def ratio(self) -> Span:
-        """The ratio of the medians; low and high of the ratios within one round."""
+        """The ratio of the medians; lowest and highest of the ratios within one round."""
         pairs = [ours / other for ours, other in zip(self.ours, self.other, strict=True)]
         return Span(median(self.ours) / median(self.other), min(pairs), max(pairs))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server of many made-up Services that never change: it lists them, and watches say nothing.
+"""An API server of many made-up Services that never change: it lists them, and watches are silent.
 
-A real one takes ten minutes until it has as many objects.
+A real one takes ten minutes to have that many objects.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.bench.harness.manifests import Document
 
 _PAGE = 500
 _VERSION = "1"
-# What a real object has besides: who set which fields, and when.
+# A real object's other metadata: who set which fields, and when.
 _MANAGED = [
     {
         "manager": "kube-controller-manager",
@@ -63,7 +63,7 @@ class _Conversation(BaseHTTPRequestHandler):
         self._send(201, b"{}")
 
     def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+        """Discard log messages."""
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -74,7 +74,7 @@ class _Conversation(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(node: LabNode, services: int, endpoints: int, nodes: Sequence[str]) -> Iterator[str]:
-    """The URL, on a node; its endpoints take turns on `nodes`."""
+    """The URL, on a node; its endpoints alternate between `nodes`."""
     pairs = [_pair(number, endpoints, nodes) for number in range(services)]
     pages = {
         "/api/v1/services": _pages([service for service, _ in pairs]),

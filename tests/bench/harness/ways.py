@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way through a Service against the straight way to the same pod, in turns.
+"""A path through a Service compared with the direct path to the same pod, alternating.
 
-Or one way in both labs, when the one beside ours has something of its own.
+Or the same path in both labs, when the other lab has its own Services.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -21,7 +21,7 @@ from tests.bench.harness.rounds import Comparison, in_turns
 class Way:
     """From a member to an address and port that lead to one pod, counted from 0.
 
-    `frontend`: asked anew before each measurement. `target`: see ratio_row.
+    `frontend`: evaluated before each measurement. `target`: see ratio_row.
     """
 
     case: str
@@ -33,7 +33,8 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is compared: which client makes it, how it is read from the result, in which unit."""
+    """What is compared: the client that measures it, how it is read from the result, and its
+    unit."""
 
     client: Client
     value: Callable[[Load], float]
@@ -46,7 +47,7 @@ PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s")
 
 
 def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Iterator[Row]:
-    """A row for the way through the Service, and one for what the mere presence of ours costs."""
+    """A row for the path through the Service, and one for the cost of attached programs alone."""
     straight = labs.straight(way.pod)
     with _measuring((pair.ours, pair.other), way, figure, options) as measure:
         found = in_turns(
@@ -64,7 +65,7 @@ def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) 
 
 
 def in_both(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Row:
-    """The same way in both labs."""
+    """The same path in both labs."""
     with _measuring((pair.ours, pair.other), way, figure, options) as measure:
         found = in_turns(
             {
@@ -85,7 +86,7 @@ def switched(
     switch: Callable[[bool], None],
     options: Options,
 ) -> Row:
-    """The same way in one lab with something switched on, against without it."""
+    """The same path in one lab with a feature enabled, compared with it disabled."""
 
     def measured(measure: Callable[[Lab, Goal], float], *, on: bool) -> float:
         switch(on)
@@ -107,7 +108,8 @@ def switched(
 def _measuring(
     measured: Collection[Lab], way: Way, figure: Figure, options: Options
 ) -> Iterator[Callable[[Lab, Goal], float]]:
-    """Have the pods of the labs serve; yields what measures once, from the source to a goal."""
+    """Have the pods of the labs serve; yields a function that measures once, from source to
+    goal."""
     with ExitStack() as stack:
         servers = {
             lab.name: stack.enter_context(

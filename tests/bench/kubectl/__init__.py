@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubectl plugin before a cluster of many nodes, which one process stands for."""
+"""The kubectl plugin with a cluster of many nodes, simulated by one process."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long `kubectl ebpflb` takes with 200 nodes, and its memory.
+"""The time of `kubectl ebpflb` commands with 200 nodes, and their memory.
 
-Another process is the API server and all agents: each command takes as long as on a node, and
-answers with as much as it does in a cluster with so many Services. A node has traffic of some of
-them, or, in the worst case, of each with each of its backends.
+Another process is the API server and all agents: each command takes as long as on a node, and its
+reply is as large as in a cluster with that many Services. A node has traffic of some of them, or,
+in the worst case, of each with each of its backends.
 """
 
 import json
@@ -28,16 +28,16 @@ from tests.unit.kubectl import answers
 from tests.unit.kubectl.api_server import Objects, Output, node, pod, served, write_kubeconfig
 
 NODES, BACKENDS = 200, 10
-# Of how many Services a node has traffic, unless it has of all.
+# The number of Services with traffic on a node, unless all have traffic.
 CALLED = 50
-# How long `ebpflb top` has counted.
+# The seconds that `ebpflb top` has counted.
 SECONDS = 2.003
-# As long as `ebpflb status` takes on a node.
+# The time of `ebpflb status` on a node.
 COMMAND_SECONDS = 0.4
 
 _BENCH = "many_nodes"
 _COMMANDS = ("flows -A", "status", "doctor", "services -A", "top -A --interval 0.1")
-# Those whose answers grow with the Services.
+# Commands whose replies grow with the Services.
 _GROWING = _COMMANDS[3:]
 _PLUGIN = "from ebpflb.kubectl import main; main()"
 
@@ -74,7 +74,7 @@ def _rows(
 def _run(command: Sequence[str], kubeconfig: Path) -> _Ran:
     argv = [sys.executable, "-c", _PLUGIN, *command, "-o", "json", f"--kubeconfig={kubeconfig}"]
     begun = time.monotonic()
-    # Not by subprocess, which does not tell the memory of one child.
+    # Not by subprocess, which does not report the memory of one child.
     with open(os.devnull, "w") as nowhere:
         actions = [(os.POSIX_SPAWN_DUP2, nowhere.fileno(), 1)]
         child = os.posix_spawn(sys.executable, argv, os.environ, file_actions=actions)
@@ -92,7 +92,7 @@ def _cluster(nodes: int, services: int, called: int) -> Iterator[str]:
         target=_serve, args=(theirs, nodes, services, called)
     )
     process.start()
-    # So that its end is noticed.
+    # So that its exit is noticed.
     theirs.close()
     try:
         yield ours.recv()
@@ -124,7 +124,7 @@ def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
 
 
 def _everywhere() -> dict[str, str]:
-    """Command -> what it prints on every node."""
+    """Command -> its output on every node."""
     findings = [
         answers.finding("ok", f"check {number} is well", str(number)) for number in range(30)
     ]
@@ -136,7 +136,7 @@ def _everywhere() -> dict[str, str]:
 
 
 def _on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str]:
-    """Command -> what it prints on one node, which has traffic of some Services."""
+    """Command -> its output on one node, which has traffic of some Services."""
     busy = {(node * called + each) % services for each in range(called)}
     frontends: list[FrontendRow] = []
     ports: list[PortRow] = []
@@ -152,7 +152,7 @@ def _on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str
 
 @cache
 def _port(number: int, here: Sequence[int], *, is_busy: bool) -> PortRow:
-    """`here`: which of the backends are on the node."""
+    """`here`: the backends on the node."""
     (row,) = answers.port_rows(_carrying(number, here, is_busy=is_busy))
     return row
 

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packet costs at XDP: beside tc, on a wire, with many Services, beside other programs."""
+"""The cost of a packet at XDP: compared with tc, on a wire, with many Services, with other
+programs."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cilium's XDP program, with its maps filled for one NodePort with one endpoint on another node.
 
-It translates both addresses (SNAT mode) and finds the route as we do. The address of this node is
-compiled in: `Net.overlay`.
+It translates both addresses (SNAT mode) and looks up the route as ebpflb does. The address of this
+node is compiled in: `Net.overlay`.
 """
 
 import struct
@@ -22,7 +22,7 @@ _SERVICE = 1
 _NODE_PORT, _ROUTABLE = 1 << 1, 1 << 6
 _EVERYWHERE, _HERE = 0, 1
 _TAIL_CALLS = "2/"
-# The sizes that its agent has by default.
+# The default sizes of its agent.
 _TCP, _OTHERS, _NAT = 1 << 19, 1 << 18, 1 << 19
 _FLOW_TABLES = {
     "cilium_ct4_global": _TCP,
@@ -52,7 +52,7 @@ class Cilium:
                 self._maps["cilium_calls"].update(u32(index), u32(program))
 
     def prepare(self, kind: Kind, frontend: End, backend: End) -> None:
-        """Serve a frontend, and know no flow."""
+        """Serve a frontend, and delete all flows."""
         family = "lb4" if kind.net is IPV4 else "lb6"
         services, backends, reverse = (
             self._maps[f"cilium_{family}_{name}"]
@@ -74,12 +74,12 @@ class Cilium:
         self.forget()
 
     def forget(self) -> None:
-        """Know no flow."""
+        """Delete all flows."""
         for name in _FLOW_TABLES:
             self._maps[name].delete_batch([key for key, _ in self._maps[name].items()])
 
     def open(self, ifindex: int, request: bytes, later: bytes) -> None:
-        """Let a flow begin, so that `later` is a packet of a known one. BenchError."""
+        """Begin a flow, so that `later` is a packet of a known one. BenchError."""
         sent = self._sent(request, ifindex)
         if ip_address(self._backend.address).packed not in sent[26:54]:
             raise BenchError("Cilium sent a packet elsewhere")

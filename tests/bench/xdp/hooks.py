@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet of a known flow whose pod is elsewhere: at XDP, at tc, and beside a program that only
-swaps addresses, which is the least that a balancer does.
+"""A packet of a known flow whose pod is remote: at XDP, at tc, and compared with a program that
+only swaps addresses, the minimum for a load balancer.
 
 The kernel runs each program a million times over the same frame, which each run restores; the time
-of that is measured too, and taken off. All is in the processor's caches, and no driver takes part.
+of that is measured too, and subtracted. Everything is in the processor's caches, and no driver
+takes part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -65,7 +66,7 @@ def _rows(loaded: Mapping[str, Loaded], node: Node, kind: Kind, options: Options
         context = bytes(4) + u32(_SIZE) + bytes(4) + u32(ifindex) + bytes(8)
         program = loaded[way].programs["lb_xdp"]
         done = prog_test_run(program, bytes(_SIZE), ctx=context, repeat=runs)
-        # The last one was for the stack, to ask the neighbour.
+        # The previous packet went to the stack, to resolve the neighbour.
         if done.retval == XdpAction.PASS:
             done = prog_test_run(program, bytes(_SIZE), ctx=context, repeat=runs)
         return _checked(done, way, XdpAction.REDIRECT)
@@ -118,7 +119,7 @@ def _prepare(loaded: Loaded, node: Node, kind: Kind) -> None:
 
 
 def _sent(datapath: Datapath, loaded: Loaded, tap: Tap, frame: Packet) -> bytes:
-    """What becomes of a frame, which is the one in its place from now on."""
+    """The resulting frame, which is the frame in place from now on."""
     loaded.maps["lb_again"].update(u32(0), bytes(frame).ljust(_SIZE, b"\0")[:_SIZE])
     blank = bytes(12) + bytes(frame)[12:14] + bytes(_SIZE - 14)
     return datapath.run_bytes("lb_host_ingress", blank, ifindex=tap.ifindex)[1]

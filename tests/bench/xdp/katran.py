@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """katran's XDP program, with its maps filled for one Service with one endpoint.
 
-It wraps a packet in another one to the endpoint (IP in IP), which answers the client itself. It
-looks up no route: everything goes to one router.
+It encapsulates a packet (IP in IP) for the endpoint, which replies directly to the client. It looks
+up no route: everything goes to one router.
 """
 
 import struct
@@ -26,7 +26,7 @@ _IS_IPV6 = 1
 _ROUTER = 0
 # Sizes in bytes of a key and a value of its flow tables, and how many flows one CPU's table holds.
 _FLOW, _PLACE, _FLOWS = 40, 16, 1 << 18
-# Behind the counters of frontends: new flows of this second, of which it remembers only so many.
+# After the counters of frontends: this second's new flows; beyond a limit katran remembers none.
 _NEW_FLOWS = 2
 
 
@@ -43,7 +43,7 @@ class Katran:
         self._maps = loaded.maps
 
     def prepare(self, kind: Kind, frontend: End, backend: End) -> None:
-        """Serve a frontend, and know no flow."""
+        """Serve a frontend, and delete all flows."""
         mac = bytes.fromhex(OVERLAY_MAC.replace(":", ""))
         self._maps["ctl_array"].update(u32(_ROUTER), mac.ljust(8, b"\0"))
         key = _packed(frontend) + struct.pack("!HBx", frontend.port, kind.proto)
@@ -56,7 +56,7 @@ class Katran:
         self.forget()
 
     def forget(self) -> None:
-        """Know no flow."""
+        """Delete all flows."""
         flows = KernelMap(libbpf.map_create(MapType.LRU_HASH, "flows", _FLOW, _PLACE, _FLOWS))
         for cpu in range(libbpf.possible_cpus()):
             self._maps["lru_mapping"].update(u32(cpu), u32(flows.fd))
@@ -68,7 +68,7 @@ class Katran:
         return self._maps["stats"].max_entries // 2
 
     def open(self, ifindex: int, request: bytes, later: bytes) -> None:
-        """Let a flow begin, so that `later` is a packet of a known one. BenchError."""
+        """Begin a flow, so that `later` is a packet of a known one. BenchError."""
         for frame in (request, later):
             done = relay.run(self.program, frame, ifindex)
             address = ip_address(self._backend.address)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of a known flow whose pod is elsewhere, per second of one CPU: XDP against tc.
+"""Packets of a known flow whose pod is remote, per second of one CPU: XDP compared with tc.
 
 The kernel is its own packet generator (BPF_F_TEST_XDP_LIVE_FRAMES): frames without an skb enter a
 veth with native XDP, as they enter a network card, and are dropped and counted where they come out
-again. The generator, the program and the receiver share one CPU; what remains when frames are
-dropped at once on arrival is taken off. Through tc, the kernel makes an skb of each.
+again. The generator, the program and the receiver share one CPU; the time of a run that drops
+frames on arrival is subtracted. Through tc, the kernel makes an skb of each.
 """
 
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled object of another project: its programs as XDP programs, its maps to fill.
 
-Nothing is pinned, whatever the object says, and maps and programs go with this process.
+Nothing is pinned, whatever the object says; maps and programs end with this process.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our program at XDP, with its maps filled for NodePorts whose pods are elsewhere."""
+"""ebpflb's program at XDP, with its maps filled for NodePorts whose pods are remote."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +35,7 @@ class Ours:
         self._node = node
 
     def prepare(self, kind: Kind, frontend: End, backend: End) -> None:
-        """Serve a frontend, and know no flow."""
+        """Serve a frontend, and delete all flows."""
         self._clear()
         index = self.datapath.backend(backend, kind.proto)
         self.datapath.frontend(
@@ -47,7 +47,7 @@ class Ours:
         )
 
     def serve(self, frontends: Sequence[Frontend]) -> None:
-        """Serve these, each of a Service of its own, and know no flow. BenchError."""
+        """Serve these frontends, each of its own Service, and delete all flows. BenchError."""
         self._clear()
         desired = {
             ServiceName(each.service.namespace, each.service.service): [each] for each in frontends
@@ -56,7 +56,7 @@ class Ours:
             raise BenchError(f"{len(refused)} Services did not fit")
 
     def _clear(self) -> None:
-        """No Service; the node, and nothing else."""
+        """No Service; only the node."""
         self.datapath.reset()
         node_addresses(self.datapath, self._node)
         for tap, net in ((self._node.uplink, "node"), (self._node.overlay, "overlay")):
@@ -64,13 +64,13 @@ class Ours:
             self.datapath.device(tap.ifindex, *addresses, xdp=True)
 
     def forget(self) -> None:
-        """Know no flow."""
+        """Delete all flows."""
         for name in FLOW_TABLES:
             table = self.datapath.maps[name]
             table.delete_batch([key for key, _ in table.items()])
 
     def open(self, ifindex: int, request: bytes, later: bytes) -> None:
-        """Let a flow begin, so that `later` is a packet of a known one. BenchError."""
+        """Begin a flow, so that `later` is a packet of a known one. BenchError."""
         sent = self._sent(request, ifindex)
         self._sent(relay.answer(sent), self._node.overlay.ifindex)
         for _ in range(2):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our program at XDP beside those of others and a reflector, over the same packets in turns: to a
-NodePort whose pod is elsewhere, of a known flow, and such as open flows.
+"""ebpflb's program at XDP, other projects' programs and a reflector, on the same packets in turns:
+to a NodePort whose pod is remote, of a known flow, and first packets of flows.
 
 EBPFLB_PEERS: a directory with `katran.o` and `cilium_xdp.o`, compiled by whoever runs this.
 """
@@ -29,7 +29,7 @@ _DIRECTORY = "EBPFLB_PEERS"
 _RUNS, _FLOWS = 1_000_000, 10_000
 _OURS, _REFLECTOR = "ebpflb", "reflector"
 _OTHERS = {"katran, IP in IP": "katran.o", "Cilium, SNAT": "cilium_xdp.o"}
-# A known flow beside the reflector, and anything beside the others.
+# A known flow compared with the reflector, and every case compared with the others.
 _MOST_REFLECTORS, _MOST_OTHERS = 1.4, 1.0
 
 
@@ -41,17 +41,17 @@ class Balancer(Protocol):
     is_growing: bool
 
     def prepare(self, kind: Kind, frontend: End, backend: End) -> None:
-        """Serve a frontend, and know no flow."""
+        """Serve a frontend, and delete all flows."""
 
     def forget(self) -> None:
-        """Know no flow."""
+        """Delete all flows."""
 
     def open(self, ifindex: int, request: bytes, later: bytes) -> None:
-        """Let a flow begin, so that `later` is a packet of a known one. BenchError."""
+        """Begin a flow, so that `later` is a packet of a known one. BenchError."""
 
 
 def run(options: Options) -> Iterator[Row]:
-    """Rows for each family and protocol; one instead of all of a peer that is not at hand."""
+    """Rows for each family and protocol; a single one for a peer that is not available."""
     node = Node()
     try:
         with TemporaryDirectory(prefix="ebpflb-bench-") as name, node.entered(), one_cpu():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XDP programs run a million times over the same packet, whoever has compiled them.
+"""XDP programs of any origin, run a million times over the same packet.
 
-The relay puts the frame in place and goes on by a tail call, also where a program has made the
-frame longer: the kernel does neither between two runs. What that takes by itself is measured too,
-and taken off. All is in the processor's caches, and no driver takes part.
+The relay restores the frame and tail-calls the program, also where that makes the frame longer: the
+kernel does neither between two runs. The relay's own time is measured too, and subtracted.
+Everything is in the processor's caches, and no driver takes part.
 """
 
 from pathlib import Path
@@ -25,9 +25,9 @@ SENT = {XdpAction.TX, XdpAction.REDIRECT}
 
 
 class Relay:
-    """One for programs with XDP_HAS_FRAGS and one for those without: the kernel mixes no such two.
+    """One for programs with XDP_HAS_FRAGS and one for those without: the kernel does not mix them.
 
-    reflect: a program that exchanges the addresses of link and network, and sends the frame back.
+    reflect: a program that swaps the addresses of link and network, and sends the frame back.
     """
 
     def __init__(self, directory: Path, *, has_frags: bool) -> None:
@@ -38,16 +38,17 @@ class Relay:
         self.reflect = self._tools[_REFLECT]
 
     def place(self, frame: bytes, *, clients: int = 1, ports: int = 1) -> None:
-        """The frame of all runs from now on.
+        """The frame of all later runs.
 
-        `clients`, `ports`: from run to run its source address and destination port are the next of
-        so many, and then the first again.
+        `clients`, `ports`: each run uses the next source address and destination port of that many,
+        and then the first again.
         """
         words = (clients, 0, ports, 0, *_places(frame))
         self._on.maps["lb_relay"].update(u32(0), padded(frame) + b"".join(map(u32, words)))
 
     def time(self, program: int, runs: int, ifindex: int) -> float:
-        """Whole nanoseconds of a run with the relay. BenchError if the last packet was not sent."""
+        """Nanoseconds per run, rounded, including the relay. BenchError if the last packet was not
+        sent."""
         self._go_on_to(program)
         done = self._run(runs, ifindex)
         if done.retval not in SENT:
@@ -55,10 +56,10 @@ class Relay:
         return done.duration
 
     def check(self, program: int, runs: int, ifindex: int) -> None:
-        """Look at each of so many packets. BenchError unless 999 of 1,000 are sent.
+        """Check each of that many packets. BenchError unless 999 of 1,000 are sent.
 
-        Ours leaves one a second for each next hop to the stack, and one of 65,535 whose checksum
-        looks as if a device had yet to compute it.
+        ebpflb leaves one a second for each next hop to the stack, and one of 65,535 whose checksum
+        looks like that of an offloaded packet.
         """
         self._go_on_to(program)
         sent = sum(self._run(1, ifindex).retval in SENT for _ in range(runs))
@@ -66,14 +67,14 @@ class Relay:
             raise BenchError(f"of {runs} packets {sent} were sent")
 
     def overhead(self, runs: int, ifindex: int) -> float:
-        """What the relay takes of it where the frame keeps its length."""
+        """The relay's share of it where the frame keeps its length."""
         self._go_on_to(self._tools[_NOTHING])
         return self._run(runs, ifindex).duration
 
     def growth(self, runs: int, ifindex: int) -> float:
-        """The same beside a program that only makes the frame longer.
+        """The same with a program that only makes the frame longer.
 
-        Half of what it takes more is the relay's, which makes the frame short again.
+        Half of the additional time is the relay's, which shortens the frame again.
         """
         self._go_on_to(self._tools[_GROW])
         return self._run(runs, ifindex).duration
@@ -120,7 +121,8 @@ def _places(frame: bytes) -> _Places:
 
 
 def numbered(frame: bytes, client: int, port: int) -> bytes:
-    """A frame as the relay changes it: so much added to source address and destination port."""
+    """A frame as the relay changes it: these numbers added to source address and destination
+    port."""
     changed, places = bytearray(frame), _places(frame)
     csum = ~_word(frame, places.csum, 2) & 0xFFFF
     for at, size, more in ((places.source, 4, client), (places.target, 2, port)):
@@ -132,7 +134,7 @@ def numbered(frame: bytes, client: int, port: int) -> bytes:
 
 
 def answer(sent: bytes) -> bytes:
-    """What the receiver of a frame answers first. Its checksum is not true."""
+    """The receiver's first reply to a frame. Its checksum is not valid."""
     frame = bytearray(sent)
     is_ipv4 = _is_ipv4(sent)
     source, size, ports = (26, 4, 34) if is_ipv4 else (22, 16, 54)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """1 Service and 10,000 at XDP, of 10 endpoints each: packets of one flow, packets of many flows in
-turns, and packets that open flows.
+turns, and first packets of flows.
 
-Both sides have as many flows, from as many clients: to one Service, and each to a Service of its
-own. The endpoints are elsewhere, behind one next hop.
+Both sides have the same number of flows, from as many clients: to one Service, and each to its own
+Service. The endpoints are remote, behind one next hop.
 """
 
 import subprocess
@@ -37,10 +37,10 @@ _CLIENT_ROUTE = "route add 198.51.0.0/16 via 192.0.2.254"
 
 
 class _World:
-    """A node with so many Services, and a relay whose flows go to all of them."""
+    """A node with that many Services, and a relay whose flows go to all of them."""
 
     def __init__(self, directory: Path, node: Node, kind: Kind, services: int, most: int) -> None:
-        """`most`: maps have room for as many Services, whatever their number."""
+        """`most`: maps have space for that many Services, whatever their number."""
         frontends = [_frontend(kind, number) for number in range(most)]
         directory.mkdir()
         self._ours = Ours(directory / "ours", node, sizes_for(frontends))
@@ -51,7 +51,7 @@ class _World:
         self._kind = kind
 
     def know(self, flows: int) -> None:
-        """Let flows begin, but for the few whose checksums seem left to a device."""
+        """Begin flows, except the few whose checksums look offloaded."""
         request, later = self._frame("S"), self._frame("A")
         for number in range(flows):
             place = number, number % self._services
@@ -71,7 +71,7 @@ class _World:
         return self._net(flows)
 
     def check(self, flows: int) -> None:
-        """Look at each packet of so many known flows, and at the first ones. BenchError."""
+        """Check each packet of that many known flows, and the first ones. BenchError."""
         self._place("A", flows)
         self._relay.check(self._ours.program, flows, self._ifindex)
         self._ours.forget()
