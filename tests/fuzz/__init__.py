@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make fuzz`: what holds for every seed, with fresh seeds. Those of `make test` are fixed."""
+"""`make fuzz`: properties that hold for every seed, with new seeds. Those of `make test` are
+fixed."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make fuzz`, or `python -m tests.fuzz [NAME...]`: rounds with fresh seeds while there is time."""
+"""`make fuzz`, or `python -m tests.fuzz [NAME...]`: rounds with new seeds while there is time."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ FUZZERS: dict[str, Fuzzer] = {
     **{name: guided(name) for name in TARGETS},
 }
 
-# Of Python's hashes, whose seeds are the shortest.
+# Python hash seeds, the shortest ones.
 _SEEDS = 1 << 32
 _SECONDS = 600.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds of Services, about which the model, the hooks and `ebpflb explain` answer alike."""
+"""Random Services, on which the model, the hooks and `ebpflb explain` must agree."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from tests.fuzz.node import loaded_node
 
 @contextmanager
 def answers() -> Iterator[Round]:
-    """Some worlds in each round, which follow each other on a new node."""
+    """Some worlds in each round, one after the other on a new node."""
     with loaded_node() as (programs, node), asking(programs, node, "fuzz") as asker:
 
         def play_round(seed: int) -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services, slices, Nodes, devices and addresses come and go; nothing of them stays in an agent."""
+"""Services, slices, Nodes, devices and addresses are created and deleted; agents keep none of
+them."""
 
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tests.fuzz.fuzzer import Round
 
 @contextmanager
 def churn() -> Iterator[Round]:
-    """One lab; what has grown shows after the round in which it has."""
+    """One lab; growth shows at the end of the round that caused it."""
     with tempfile.TemporaryDirectory() as logs, churning(Path(logs)) as churn:
 
         def play_round(seed: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections, their loss and what strangers forge, through our programs and through netfilter."""
+"""Connections, packet loss and forged packets, through ebpflb's programs and through netfilter."""
 
 import tempfile
 from collections.abc import Iterator

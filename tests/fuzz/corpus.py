@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs that are kept of each target: corpus/TARGET has one in a line, in base64."""
+"""The stored inputs of each target: corpus/TARGET has one per line, in base64."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ def kept(name: str) -> list[bytes]:
 
 
 def keep(name: str, inputs: Iterable[bytes]) -> None:
-    """These and no others."""
+    """Store exactly these."""
     lines = sorted(
         (b64encode(each).decode() for each in inputs), key=lambda each: (len(each), each)
     )

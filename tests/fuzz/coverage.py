@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.fuzz.coverage TARGET FLAGS...`: what libFuzzer makes for a target does no harm.
+"""`python -m tests.fuzz.coverage TARGET FLAGS...`: runs libFuzzer's inputs for a target.
 
 The flags are libFuzzer's, and files or folders of inputs:
 https://llvm.org/docs/LibFuzzer.html#options

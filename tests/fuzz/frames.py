@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets whose bytes libFuzzer makes, guided by the branches of the programs at tc, which are
-compiled for this machine (native/): right ones stay right, and no access is out of bounds.
-"""
+"""Packets from libFuzzer, guided by the branches of the tc programs, which are compiled for this
+machine (native/): translated packets are correct, and no access is out of bounds."""
 
 import struct
 import subprocess
@@ -44,14 +43,14 @@ _MTU = 1400
 _SCTP = [Kind(net, Protocol.SCTP) for net in (V4, V6)]
 _FLAGS = [
     *("-g", "-O1", "-Wno-unused-function", "-fsanitize=fuzzer,address,undefined"),
-    # Headers of packets are not aligned, on purpose.
+    # Headers of packets are deliberately unaligned.
     *("-fno-sanitize=alignment", "-fno-sanitize-recover=undefined"),
 ]
 
 
 @contextmanager
 def frames() -> Iterator[Round]:
-    """A quarter of a million inputs in each round, from the packets of tests/bpf/fuzz on."""
+    """A quarter of a million inputs in each round, starting with the packets of tests/bpf/fuzz."""
     with tempfile.TemporaryDirectory() as folder:
         yield partial(play_guided, _built(Path(folder)), Path(folder), limit=f"-runs={_RUNS}")
 
@@ -75,7 +74,7 @@ def _built(folder: Path) -> Program:
 
 
 def _words() -> Iterator[bytes]:
-    """The node's addresses and those beside it."""
+    """The node's addresses and those next to them."""
     for net in (V4, V6):
         for name in net._fields:
             if name != "family":
@@ -88,7 +87,7 @@ def _devices(node: Node) -> list[int]:
 
 
 def _write_node(file: Path, maps: MapSet, node: Node) -> None:
-    """The time, the devices, and what is in each map that is no ring and not per CPU."""
+    """The time, the devices, and every map that is no ring and not per CPU."""
     with file.open("wb") as out:
         out.write(struct.pack(f"=Q{_DEVICES}I", time.monotonic_ns(), *_devices(node)))
         for name, each in maps.items():
@@ -103,14 +102,14 @@ def _write_node(file: Path, maps: MapSet, node: Node) -> None:
 
 
 def _with_mtu(device: bytes) -> bytes:
-    """So that segments are made to fit into tunnels."""
+    """Makes segments fit into tunnels."""
     made = LbDevice.from_buffer_copy(device)
     made.mtu = _MTU
     return bytes(made)
 
 
 def _with_mss(frame: Packet) -> Packet:
-    """At an odd place, which is added up the other way round."""
+    """At an odd offset, which swaps bytes in the checksum."""
     frame[TCP].options, frame[TCP].dataofs = [("NOP", None), ("MSS", 1460)], None
     frame.payload.setfieldval("len" if IP in frame else "plen", None)
     for layer in (IP, TCP):
@@ -120,7 +119,7 @@ def _with_mss(frame: Packet) -> Packet:
 
 
 def _conversations(corpus: Corpus, node: Node) -> Iterator[list[Shot]]:
-    """Requests with their replies: of SCTP, and through a tunnel."""
+    """Requests with their replies: over SCTP, and through a tunnel."""
     uplink = node.uplink.ifindex
     for kind in (*KINDS, *_SCTP):
         net, client = kind.net, End(kind.net.client, 41000)
@@ -149,7 +148,7 @@ def _write_seeds(folder: Path, inputs: list[list[Shot]], node: Node) -> None:
 
 
 def main() -> None:
-    """Play the input of a file."""
+    """Run the input of a file."""
     with tempfile.TemporaryDirectory() as folder:
         command = _built(Path(folder)).command
         sys.exit(subprocess.run([*command, *sys.argv[1:]], check=False).returncode)

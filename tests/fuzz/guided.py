@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that libFuzzer makes, guided by the branches of ours that they reach.
+"""Inputs from libFuzzer, guided by the branches of ebpflb that they reach.
 
-`python -m tests.fuzz.guided TARGET SECONDS` looks for new ones, and keeps the few that reach what
-the target's examples do not.
+`python -m tests.fuzz.guided TARGET SECONDS` searches for new ones, and stores the few that reach
+branches which the target's examples do not.
 """
 
 import os
@@ -24,12 +24,12 @@ from tests.fuzz.targets import target
 _RUNS = 5_000
 _LONGEST = 4096
 _LAST_LINES = 40
-# What libFuzzer calls the files with inputs that do harm.
+# libFuzzer's names for files with inputs that fail.
 _HARM = ("crash-*", "timeout-*", "oom-*", "leak-*")
 
 
 def guided(name: str) -> Fuzzer:
-    """Rounds for a target, each of which goes on from what the earlier ones have reached."""
+    """Rounds for a target, each of which continues from the coverage of the earlier ones."""
 
     @contextmanager
     def made() -> Iterator[Round]:
@@ -41,20 +41,20 @@ def guided(name: str) -> Fuzzer:
 
 
 class Program(NamedTuple):
-    """One with libFuzzer in it. again: the module that plays a single input."""
+    """A program with libFuzzer. again: the module that runs a single input."""
 
     command: Sequence[str]
     again: str
 
 
 def coverage(name: str) -> Program:
-    """That of a target in Python."""
+    """The program of a target in Python."""
     module = f"tests.fuzz.coverage {name}"
     return Program([sys.executable, "-m", *module.split()], module)
 
 
 def begin(name: str, folder: Path) -> None:
-    """Put there what a target begins with."""
+    """Write the target's initial inputs."""
     found = target(name)
     (reached := folder / "reached").mkdir()
     for number, raw in enumerate([*found.seeds, *kept(name)]):
@@ -63,17 +63,17 @@ def begin(name: str, folder: Path) -> None:
 
 
 def write_words(folder: Path, words: Iterable[bytes]) -> None:
-    """A dictionary."""
+    """Write a dictionary."""
     (folder / "words").write_text("".join(f'"{_quoted(word)}"\n' for word in words))
 
 
 def play_guided(program: Program, folder: Path, seed: int, limit: str = f"-runs={_RUNS}") -> str:
     """AssertionError has the traceback and, in base64, the input, which counts.
 
-    libFuzzer does not draw quite the same again.
+    libFuzzer is not fully deterministic, even with the same seed.
     """
     flags = {
-        # 0 would be another one each time.
+        # 0 would mean a random seed.
         "seed": seed + 1,
         "max_len": _LONGEST,
         "timeout": 60,
@@ -108,7 +108,7 @@ def _run(
 
 
 def _quoted(word: bytes) -> str:
-    """As libFuzzer's dictionaries have it."""
+    """In the syntax of libFuzzer's dictionaries."""
     plain = set(b"!#$%&'()*+,-./:;<=>?@[]^_`{|}~ ")
     return "".join(
         chr(byte) if byte in plain or (chr(byte).isalnum() and byte < 128) else f"\\x{byte:02x}"

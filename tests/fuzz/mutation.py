@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs like given ones, the same in each run: what libFuzzer does, without a guide."""
+"""Deterministic mutations of given inputs: what libFuzzer does, without guidance."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -10,7 +10,7 @@ _MOST_CHANGES = 4
 def mutated(
     seed: str, given: Sequence[bytes], words: Sequence[bytes], count: int
 ) -> Iterator[bytes]:
-    """So many: each has pieces of others, words, or a few bytes changed."""
+    """This many: each has pieces of others, words, or a few bytes changed."""
     chance = Random(seed)
     for _ in range(count):
         made = chance.choice(given)

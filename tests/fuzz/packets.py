@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile packets: each passes as it is, is dropped for a reason, or is right."""
+"""Hostile packets: each passes unchanged, is dropped for a reason, or is translated correctly."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -21,7 +21,7 @@ def properties() -> Iterator[Round]:
 
 
 def play_properties(paths: Sequence[str], seed: int) -> str:
-    """AssertionError has what pytest says of those that fail, with what hypothesis found."""
+    """AssertionError has pytest's report of the failures, with hypothesis' examples."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "hypothesis", "-p", "no:cacheprovider"]
     options = ["--hypothesis-profile=fuzz", f"--hypothesis-seed={seed}"]
     ran = subprocess.run(

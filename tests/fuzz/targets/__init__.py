@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes bytes of strangers: each module of this folder has one TARGET."""
+"""Parsers of untrusted bytes: each module of this folder has one TARGET."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -11,9 +11,8 @@ Play = Callable[[bytes], None]
 
 
 class Target(NamedTuple):
-    """seeds: examples to begin with. words: what to put together. playing: makes what a Play needs,
-    and removes it.
-    """
+    """seeds: initial examples. words: dictionary. playing: creates what a Play needs, and removes
+    it."""
 
     seeds: Sequence[bytes]
     words: Sequence[bytes]
@@ -24,12 +23,12 @@ TARGETS = ("objects", "manifests", "settings", "selectors", "queries", "page", "
 
 
 def check_line(message: str) -> None:
-    """AssertionError unless it is one line for people."""
-    assert message, "an error without words"
+    """AssertionError unless it is one line of readable text."""
+    assert message, "an empty error message"
     assert len(message.splitlines()) == 1, message
 
 
 def target(name: str) -> Target:
-    """That of a module."""
+    """The TARGET of a module."""
     found: Target = import_module(f"{__name__}.{name}").TARGET
     return found

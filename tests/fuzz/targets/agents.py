@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent may print for the plugin: it costs that node's answer, and never another's."""
+"""An agent's output for the plugin: bad output costs only that node's result."""
 
 import io
 import json
@@ -31,7 +31,7 @@ from tests.unit.kubectl import answers
 
 _GOOD, _ODD = (RemoteAgent(node, "kube-system", f"ebpflb-{node}", True, "") for node in "ab")
 _EVERY = {"namespace": None, "all_namespaces": True}
-# Between what the odd agent prints for one question and for the next.
+# Separates the odd agent's outputs for successive requests.
 _NEXT = b"\0"
 
 _SERVICES = [answers.frontend("10.1.0.1", "10.1.0.2")]
@@ -42,9 +42,9 @@ _EXPLAINED = answered(
 
 
 class Asked(NamedTuple):
-    """A command of the plugin. answers: what agents print, by the command's first words.
+    """A command of the plugin. answers: output of agents, by the command's first words.
 
-    shows: whether output, as JSON, has what the good agent says.
+    shows: whether output, as JSON, has the good agent's part.
     """
 
     command: Any
@@ -100,7 +100,7 @@ _COMMANDS = [
 
 
 class _Printed(NamedTuple):
-    """What agents print: the good one as it should, the other one this."""
+    """The good agent prints valid output, the other one this."""
 
     asked: Asked
     odd: Iterator[str]
@@ -136,7 +136,7 @@ def _play(given: bytes) -> None:
 
 
 def _check(asked: Asked, output: str, texts: Sequence[str]) -> None:
-    """One agent's text costs no other's, and is shown as what it is."""
+    """One agent's output costs no other's, and is shown with the right error."""
     cluster = Cluster(Recorded([]), (_GOOD, _ODD), _Printed(asked, iter(texts)))
     shown, told = io.StringIO(), io.StringIO()
     with redirect_stdout(shown), redirect_stderr(told):

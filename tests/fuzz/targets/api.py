@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the API server may answer the plugin: one error in one line, or something to work with."""
+"""The API server's responses to the plugin: one error in one line, or valid data."""
 
 import io
 import json
@@ -23,12 +23,12 @@ from tests.unit.kubectl.api_server import daemon_set, node, pod
 
 _AGENT = RemoteAgent("a", "kube-system", "ebpflb-a", True, "")
 _NOTHING = b'{"items":[]}'
-# Between an answer and the next.
+# Separates one response from the next.
 _NEXT = b"\0"
 
 
 class Recorded(Access):
-    """An API server whose answers are given; none is left: an empty list."""
+    """An API server with given responses; when none is left: an empty list."""
 
     namespace = "default"
 
@@ -47,7 +47,7 @@ def _playing() -> Iterator[Play]:
 
 
 def _play(given: bytes) -> None:
-    """The first byte says what is asked for."""
+    """The first byte selects the request."""
     if not given:
         return
     access = Recorded(given[1:].split(_NEXT))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that sends any bytes to a server, and expects HTTP."""
+"""A client that sends arbitrary bytes to a server, and expects HTTP."""
 
 import http.client
 import io
@@ -14,7 +14,7 @@ _REFUSALS = (
     *(HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND),
     *(HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
-    # What h11 says of a coding of the body that it does not know.
+    # h11's error for an unknown transfer coding.
     HTTPStatus.NOT_IMPLEMENTED,
 )
 _PIECE = 1 << 16
@@ -26,16 +26,16 @@ class Reply(NamedTuple):
 
 
 class _Received(io.BytesIO):
-    """What http.client takes for a socket."""
+    """Looks like a socket to http.client."""
 
     def makefile(self, *_: object) -> "_Received":
         return self
 
 
 def exchange(client: socket.socket, given: bytes) -> Reply | None:
-    """Of a connected socket, which is closed. None if the server has not answered.
+    """Of a connected socket, which is closed. None if the server has not responded.
 
-    AssertionError if it answers with anything but HTTP, or that it is in trouble.
+    AssertionError if it responds with anything but HTTP, or with a server error.
     """
     received = b""
     with client:
@@ -58,7 +58,7 @@ def exchange(client: socket.socket, given: bytes) -> Reply | None:
 
 @contextmanager
 def no_complaints() -> Iterator[None]:
-    """Raise what servers log as a warning or an error meanwhile."""
+    """Raise what servers log as a warning or an error inside the block."""
     heard = _Heard(logging.WARNING)
     log = logging.getLogger("ebpflb")
     log.addHandler(heard)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifest files: one error in one line, or objects beside which a Service is served as before."""
+"""Manifest files: one error in one line, or objects that leave another Service unaffected."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from tests.fuzz.targets import Play, Target, check_line
 from tests.fuzz.targets.objects import words_of
 from tests.memory_maps import memory_maps
 
-# The first byte of an input says which.
+# The first byte of an input selects the format.
 _NAMES = ("a.yaml", "a.json")
 _WEB = ServiceName("prod", "web")
 _OURS = [

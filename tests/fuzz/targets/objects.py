@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of the API server's: all other Services stay as they are."""
+"""Objects from the API server: all other Services are unaffected."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.builders import NODE
 from tests.fuzz.targets import Play, Target
 from tests.odd_object import NAMES, World, odd
 
-# The first byte of an input is the kind.
+# The first byte of an input selects the kind.
 _KINDS = list(Kind)
 # Enough for entries that wait for a grace period.
 _SECONDS = 5.0
@@ -29,14 +29,14 @@ def _playing() -> Iterator[Play]:
 
 
 class _Agent:
-    """Is given odd objects, one after the other."""
+    """Receives odd objects, one after the other."""
 
     def __init__(self) -> None:
         self._world = World()
         self._others, self._counted = self._world.others(), self._world.counted()
 
     def play(self, given: bytes) -> None:
-        """AssertionError unless all others stay as they are, with the object and after it."""
+        """AssertionError if any other Service changes, with the object or after it."""
         if not given:
             return
         kind = _KINDS[given[0] % len(_KINDS)]
@@ -56,7 +56,7 @@ class _Agent:
 
 
 def _concerns_others(item: Item) -> bool:
-    """Whether it may make a difference to them: their namespace, the own Node, their addresses."""
+    """Whether it may affect the others: their namespace, this agent's Node, their addresses."""
     names = (item.known.namespace, NAMES[0].namespace), (item.known.name, NODE)
     if any(found == other for found, other in names):
         return True
@@ -64,7 +64,7 @@ def _concerns_others(item: Item) -> bool:
 
 
 def words_of(value: Any) -> Iterator[bytes]:
-    """Names and values in it, as JSON has them."""
+    """Names and values in it, as written in JSON."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield json.dumps(name).encode()

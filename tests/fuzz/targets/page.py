@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the plugin's page: an answer in JSON, or one error in one line."""
+"""Requests to the plugin's page: a reply in JSON, or one error in one line."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.http import exchange, no_complaints
 from tests.ui.flows import dropped, failed, flow, of_node, refused
 
-# In place of what each server makes anew.
+# In place of the secrets that each server generates.
 _TOKEN, _HOST = b"TOKEN", b"HOST"
 _PATHS = [
     b"/TOKEN/",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client may send to the query socket: an answer, or one error in one line."""
+"""Requests to the query socket: a reply, or one error in one line."""
 
 import json
 import socket
@@ -67,7 +67,7 @@ _WORDS = [
 @contextmanager
 def _playing() -> Iterator[Play]:
     server = HttpServer()
-    # A client that follows waits for no flow.
+    # A client that follows does not wait for flows.
     with patch.object(queries, "_LOOK_SECONDS", 0.0), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.sock"
         queried = QueryServer(server, path, _routes())
@@ -80,7 +80,7 @@ def _playing() -> Iterator[Play]:
 
 
 def _routes() -> Mapping[str, Route]:
-    """Of an agent that knows two pods behind a Service, and has recorded flows of them."""
+    """Routes of an agent that knows two pods behind a Service, and has recorded flows of them."""
     changes = Changes(NODE)
     changes.set(service())
     web = endpoint("10.1.0.1", OTHER_NODE, pod="default/web-a")
@@ -99,7 +99,7 @@ def _ask(changes: Changes, query: queries.ModelQuery[Any]) -> None:
 
 
 def _no_maps() -> NoReturn:
-    """The question alone is of interest, not the machine that plays."""
+    """Requests are tested, not the machine that runs the test."""
     raise HttpQueryError("no maps")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Label selectors: one error in one line, or a selector that means what it says."""
+"""Label selectors: one error in one line, or a selector that matches what it says."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def _play(given: bytes) -> None:
 
 
 def _written(selector: LabelSelector) -> str:
-    """In other words."""
+    """The selector, written differently."""
     return ",".join(
         f"{each.key} {'in' if each.wanted else 'notin'} ({','.join(sorted(each.values)) or ','})"
         if each.values is not None
