@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.cni`: write docs/compatibility.md from what was recorded."""
+"""`python -m tests.cni`: writes docs/compatibility.md from the recorded results."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cluster with the CNI that --cni names, and its row of the table at the end."""
+"""One cluster with the CNI that --cni names; its row of the table is written at the end."""
 
 import os
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the CNI lacks; it all needs root and more time than other tests."""
+    """Deselect what the CNI lacks; all tests need root and more time than others."""
     chosen = rows()[config.getoption("--cni")]
     left_out = [item for item in items if _is_lacking(chosen, item)]
     config.hook.pytest_deselected(items=left_out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian packages that are not installed on the machine: in a folder of their own, made once."""
+"""Debian packages in a separate folder, created once, that are not installed on the machine."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from tests.cluster.harness.binaries import locked
 
 
 def debian_folder(suite: str, package: str) -> Path:
-    """The root of a small Debian with a package and what that needs; the first time takes minutes.
+    """The root of a small Debian with a package and its dependencies; the first time takes minutes.
 
     Nothing of it is started. CalledProcessError if debootstrap fails.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/compatibility.md, written from the rows and from what was recorded of their last runs."""
+"""docs/compatibility.md, written from the rows and the results of their last runs."""
 
 import inspect
 import json
@@ -92,18 +92,18 @@ class Record:
     results: dict[str, str]
 
     def write(self, name: str) -> None:
-        """Keep it as the last one of a row."""
+        """Store it as the last run of a row."""
         _path(name).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
 
 def read_record(name: str) -> Record | None:
-    """The last one of a row; None where it has never been run."""
+    """The last run of a row; None if there was none."""
     path = _path(name)
     return Record(**json.loads(path.read_text())) if path.exists() else None
 
 
 def columns() -> dict[str, str]:
-    """What each test is called: the first line of its docstring."""
+    """The title of each test: the first line of its docstring."""
     return {
         name: (inspect.getdoc(function) or "").splitlines()[0].rstrip(".")
         for name, function in vars(test_paths).items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pytest plugin: a run of all tests of a row goes into docs/compatibility.md."""
+"""A pytest plugin: a run of all tests of a row updates docs/compatibility.md."""
 
 import datetime
 import os
@@ -15,7 +15,7 @@ DOCUMENT = "docs/compatibility.md"
 
 
 class Recorder:
-    """What became of the tests. A run of some of them leaves the record alone."""
+    """The results of the tests. A run of some of them does not change the record."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._document = config.rootpath / DOCUMENT
@@ -45,7 +45,7 @@ class Recorder:
         self._said = f"{DOCUMENT} tells of this run"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what became of the record."""
+        """Report what happened to the record."""
         terminalreporter.line(self._said)
 
     def _result(self, test: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A router outside of the cluster that learns routes from the nodes: FRR of Debian 12.
+"""A router outside the cluster that learns routes from the nodes: FRR of Debian 12.
 
-It is the gateway of the underlay, where the default routes of all members lead.
+It is the gateway of the underlay, to which the default routes of all members lead.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.cni.debian_folder import debian_folder
 VERSION = "8.4.4"
 ROUTER_AS, NODES_AS = 64500, 64501
 
-# Both daemons share what lies in /run, which no other router may see.
+# Both daemons share files in /run, which no other router may see.
 _START = """\
 set -e
 mount -t tmpfs tmpfs "$1/run"
@@ -31,7 +31,7 @@ router bgp {router}
  neighbor nodes remote-as {nodes}
  bgp listen range {underlay} peer-group nodes
 """
-# The client and the nodes are on one link: without a redirect it asks the router each time.
+# The client and the nodes are on one link: without redirects, all its packets pass the router.
 _SYSCTLS = {
     "ipv4/ip_forward": "1",
     "ipv4/fib_multipath_hash_policy": "1",
@@ -43,12 +43,12 @@ _SYSCTLS = {
 
 
 def folder() -> Path:
-    """Where its programs are; the first time takes minutes."""
+    """The folder of its programs; the first time takes minutes."""
     return debian_folder("bookworm", "frr")
 
 
 def start(cluster: Cluster) -> str:
-    """Start it, to be peered with by the nodes, and return its address."""
+    """Start it, for the nodes to peer with, and return its address."""
     root = folder()
     layout = cluster.control_plane.layout
     netns = namespaces.path_of(layout.namespace("underlay"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row of the matrix: a CNI, what is true of it, and where all rows are."""
+"""A row of the matrix: a CNI and its properties; and the list of all rows."""
 
 import importlib
 import pkgutil
@@ -17,14 +17,14 @@ from tests.cni import networks
 class Cni:
     """One row of docs/compatibility.md.
 
-    title: what the table calls it. version: what was run, with where it came from.
+    title: its name in the table. version: what was run, with its origin.
     pods, hosts: shell patterns of the devices on a node that the agent must take for a pod's, and
-    for the node's own; it must take no other, and one at least of each pattern.
-    lacks: tests of test_paths.py that cannot pass whoever serves Services, each with the reason,
-    which the table gives. They are not run.
+    for the node's own; it must take no other, and at least one of each pattern.
+    lacks: tests of test_paths.py that fail with any Service proxy, each with the reason, which the
+    table shows. They are not run.
     fails: tests that fail with ebpflb, each with the reason.
-    add: installs what hands out addresses of load balancers, once ebpflb serves. Without it the
-    tests do that themselves.
+    add: installs what assigns load-balancer addresses, once ebpflb serves. Without it the tests do
+    that themselves.
     values: more values of the chart, as a user of this CNI has to set them.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the paths lead from and to: a client and servers on each node, and their Services."""
+"""Sources and targets of the paths: a client and servers on each node, and their Services."""
 
 import ipaddress
 import json
@@ -25,7 +25,7 @@ HOST_PORT = 18080
 NODES = ("node1", "node2")
 
 _TIMEOUT = "3s"
-# By Service; the client's route to them leads to node1.
+# By Service; the client routes them to node1.
 _EXTERNAL = {
     "node1": ("203.0.113.1", "2001:db8:113::1"),
     "node2": ("203.0.113.2", "2001:db8:113::2"),
@@ -40,9 +40,9 @@ _BALANCED = {
 class Subjects:
     """Pods `asker-NODE` and `server-NODE`; Services `server-NODE` and, policy Local, `local-NODE`.
 
-    Each question is one try: a path that needs a second one is broken. A client is the name of a
-    pod, or a place: a node for its host processes, the client outside.
-    balances: something in the cluster hands out addresses of load balancers.
+    Each request is one try: a path that needs a second one is broken. A client is the name of a
+    pod, or a place: a node for its host processes, the external client.
+    balances: something in the cluster assigns load-balancer addresses.
     """
 
     cluster: Cluster
@@ -50,7 +50,8 @@ class Subjects:
     balances: bool
 
     def apply(self) -> None:
-        """Make them all, and wait until they are served on both nodes and reached from outside."""
+        """Create them all, and wait until they are served on both nodes and reached from
+        outside."""
         workloads.apply(self.cluster, SPACE, [*self._pods(), *self._services()])
         if not self.balances:
             self._announce()
@@ -99,19 +100,19 @@ class Subjects:
         )
 
     def ask(self, client: Client, protocol: Protocol, host: str, port: int = 80) -> Object | None:
-        """The one answer; None if there was none in time."""
+        """The reply to one request; None if there was none in time."""
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if protocol == "TCP":
             return self._echo(client, "get", "-timeout", _TIMEOUT, f"http://{target}")
         return self._echo(client, "udp", "-timeout", _TIMEOUT, target)
 
     def ask_with_large_datagram(self, client: Client, host: str, port: int = 80) -> Object | None:
-        """The answer to a datagram of three fragments, which is as long."""
+        """The reply to a datagram of three fragments, which is as long."""
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return self._echo(client, "udp", "-timeout", _TIMEOUT, "-size", "4000", target)
 
     def exchanges_much(self, client: Client, host: str, port: int = 80) -> bool:
-        """Whether 200 kB go there and back over TCP."""
+        """Whether 200 kB can be echoed over TCP."""
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             self._run(client, "post", "-timeout", "5s", f"http://{target}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's packages of any release and architecture, fetched and checked by apt.
+"""Debian packages of any release and architecture, fetched and verified by apt.
 
-apt gets directories of its own: neither the package lists nor the sources of this machine change.
-What the machine says about proxies holds here too.
+apt gets its own directories: neither the package lists nor the sources of this machine change. This
+machine's proxy settings apply.
 """
 
 import os
@@ -25,9 +25,9 @@ def with_security(suite: str) -> list[str]:
 
 
 class Apt:
-    """apt for some suites of Debian's and one architecture, in a directory. Errors: KernelError.
+    """apt for some Debian suites and one architecture, in a directory. Errors: KernelError.
 
-    It takes no package for installed.
+    It considers no package installed.
     """
 
     def __init__(self, folder: Path, suites: Sequence[str], architecture: str) -> None:
@@ -51,27 +51,27 @@ class Apt:
         self._options = [f"--option={name}={value}" for name, value in options.items()]
 
     def refresh(self) -> None:
-        """Read the lists of packages anew."""
+        """Update the lists of packages."""
         self._run("apt-get", "update", "-qq")
 
     def needs(self, package: str) -> list[str]:
-        """What a package depends on."""
+        """The dependencies of a package."""
         shown = self._run("apt-cache", "depends", "--important", package)
         parted = (line.strip().partition(": ") for line in shown.splitlines())
         return [name for kind, _, name in parted if kind == "Depends"]
 
     def download(self, package: str) -> Path:
-        """The package's file; apt has checked its sum against the signed list."""
+        """The package's file; apt has verified its checksum against the signed list."""
         self._run("apt-get", "download", "-qq", package)
         (found,) = self._folder.glob(f"{package}_*.deb")
         return found
 
     def plan(self, packages: Sequence[str]) -> str:
-        """A text that tells packages and all that they need, with their versions."""
+        """A text that identifies packages and their dependencies, with their versions."""
         return self._run("apt-get", "install", "--simulate", *_ALONE, *packages)
 
     def download_all(self, packages: Sequence[str]) -> list[Path]:
-        """The files of packages and of all that they need."""
+        """The files of packages and of their dependencies."""
         self._run("apt-get", "install", "-qq", "--yes", "--download-only", *_ALONE, *packages)
         return sorted((self._folder / "cache/archives").glob("*.deb"))
 

@@ -17,7 +17,7 @@ class Architecture(NamedTuple):
 AMD64 = Architecture(
     "amd64", "manylinux2014_x86_64", ("qemu-system-x86_64", "-cpu", "max"), "ttyS0"
 )
-# pauth-impdef: pointers are signed in a way that qemu emulates faster than Arm's own.
+# pauth-impdef: qemu emulates this pointer authentication faster than Arm's own.
 _ARM64 = ("qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on")
 ARM64 = Architecture("arm64", "manylinux2014_aarch64", _ARM64, "ttyAMA0")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles for a machine that is emulated: requests and results are files in a shared folder."""
+"""Compiles for an emulated machine: requests and results are files in a shared folder."""
 
 import json
 import tempfile
@@ -17,13 +17,13 @@ REQUEST, RESULT, FAILED = ".request", ".bytecode", ".failed"
 
 
 class Compiler:
-    """What was compiled once is there for the next machine too."""
+    """The next machine reuses what was compiled once."""
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}
 
     def answer(self, folder: Path) -> None:
-        """Compile what the requests in a folder ask for, one after the other."""
+        """Process the requests in a folder, one after the other."""
         for request in folder.glob(f"*{REQUEST}"):
             self._answer(request)
             request.unlink()
@@ -40,9 +40,9 @@ class Compiler:
 
 
 def compiled(text: str, cflags: Sequence[str]) -> bytes:
-    """What a text becomes, packed: what the compiler of the agent keeps. It makes the maps too.
+    """The compiled object of a text, packed as in the agent's cache. It creates the maps too.
 
-    They are gone when this returns. Errors: of compile_and_pin, and KernelError.
+    They no longer exist when this returns. Errors: of compile_and_pin, and KernelError.
     """
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder)
@@ -58,7 +58,7 @@ def compiled(text: str, cflags: Sequence[str]) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, for who looks from inside."""
+    """Atomically, for readers inside the machine."""
     building = path.with_suffix(".new")
     building.write_bytes(content)
     building.rename(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told in one line: no such kernel, or a machine that does not come up."""
+"""Errors reported in one line: no such kernel, or a machine that does not boot."""
 
 from ebpflb.errors import EbpflbError
 

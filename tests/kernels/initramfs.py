@@ -16,7 +16,7 @@ _NEEDED = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
 
 def build(image: Image, root: Path, shares: Iterable[Path], folder: Path) -> Path:
-    """Make the archive in a folder that exists.
+    """Write the archive into an existing folder.
 
     `root`: the files of the machine. `shares`: places where /init mounts a folder of that name.
     """
@@ -32,7 +32,7 @@ def build(image: Image, root: Path, shares: Iterable[Path], folder: Path) -> Pat
 
 
 def _modules(image: Image) -> list[Path]:
-    """The files of the needed modules, each behind those that it needs itself."""
+    """The files of the needed modules, each after its dependencies."""
     found: dict[Path, None] = {}
     for name in _NEEDED:
         command = ["modprobe", f"--dirname={image.modules.parents[2]}", "--show-depends"]

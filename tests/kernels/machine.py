@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of one kernel in qemu, emulated: no machine needs to have KVM for it.
 
-The root is a folder of this machine, which cannot be written from inside.
+The root is a folder of this machine, read-only inside.
 """
 
 import os
@@ -39,9 +39,9 @@ def run(
 ) -> int:
     """Boot, run a Python command in the checkout, and return its exit status.
 
-    What the command writes to RESULTS is in `folder`/results afterwards; its output is shown while
-    it comes. However this ends, and if this process is killed, the machine is gone. Errors:
-    KernelError, also when it takes longer than `timeout` seconds.
+    Files that the command writes to RESULTS are in `folder`/results afterwards; its output is shown
+    immediately. The machine ends in any case, even if this process is killed. Errors: KernelError,
+    also when it takes longer than `timeout` seconds.
     """
     image = booted.image
     results = folder / "results"

@@ -73,7 +73,7 @@ def _unpack(packages: Sequence[Path], target: Path) -> None:
 def _image(version: str, folder: Path) -> Image:
     (modules,) = (folder / "lib/modules").iterdir()
     release = modules.name
-    # The newest ones have it beside the modules.
+    # The newest ones have it next to the modules.
     places = [modules / "vmlinuz", folder / "boot" / f"vmlinuz-{release}"]
     vmlinuz = next(place for place in places if place.exists())
     return Image(version, release, vmlinuz, modules.resolve())

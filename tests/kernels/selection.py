@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests are worth their time under emulation: what depends on the kernel."""
+"""The tests that are worth running under emulation: those that depend on the kernel."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ _PROBE = "tests/bpf/attach/test_probe.py"
 _MTUS = "tests/bpf/services/test_path_mtu.py"
 _SOCKETS = "tests/bpf/flows/test_connections.py"
 
-# Every program is verified; what the kernel has; packets at tc; connections of real sockets.
+# Verifying every program; kernel features; packets at tc; connections of real sockets.
 QUICK: Sequence[str] = (
     "tests/bpf/load/test_verifier_budget.py",
     f"{_PROBE}::test_this_kernel_has_the_feature",
@@ -33,7 +33,7 @@ LONG: Mapping[str, Sequence[str]] = {
     "attach": tuple(f"tests/bpf/attach/test_{name}.py" for name in ("clsact", "devices")),
 }
 
-# Besides, only for who names it: nodes with pods and agents take long to start.
+# Only on request: nodes with pods and agents take long to start.
 PARTS: Mapping[str, Sequence[str]] = {
     **LONG,
     "lab": (

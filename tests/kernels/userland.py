@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that a booted machine runs with: those of this machine, or Debian's of another one.
+"""The files that a booted machine runs with: those of this machine, or Debian's of another
+architecture.
 
 Debian's are of the release that runs here, so that Python is the same. Packages are unpacked, not
 configured: nothing of theirs runs here.
@@ -26,7 +27,7 @@ _DEBIAN = (
     *("busybox-static", "conntrack", "iproute2", "ipset", "iptables", "kmod", "libbpf1"),
     *("nftables", "procps", "python3", "python3-bpfcc", "python3-seccomp"),
 )
-# Of what the tests import, these do not do without their parts in machine code.
+# Of the modules that tests import, these need their compiled parts.
 _COMPILED = ("PyYAML", "hypothesis")
 _WHEELS, _OTHERS = Path("/wheels"), Path("/packages")
 
@@ -34,7 +35,7 @@ _WHEELS, _OTHERS = Path("/wheels"), Path("/packages")
 class Userland(NamedTuple):
     """`root`: the files, never written. `shares`: more folders of this machine, by their place.
 
-    `modules`: where Python looks before anything else.
+    `modules`: Python's first import path.
     """
 
     root: Path
@@ -46,7 +47,7 @@ class Userland(NamedTuple):
 def fetch(architecture: Architecture) -> Userland:
     """From the cache if the packages there are still the newest. Errors: KernelError."""
     if architecture is AMD64:
-        # Shared by itself, as it may be below /tmp, which the guest has in memory.
+        # Mounted separately, because it may be below /tmp, which the guest has in memory.
         return Userland(Path("/"), {CHECKOUT: CHECKOUT}, sys.executable, (_GUEST, CHECKOUT))
     folder = CACHE / architecture.name
     apt = Apt(
@@ -70,7 +71,7 @@ def fetch(architecture: Architecture) -> Userland:
 def _build(
     root: Path, packages: Sequence[Path], wheels: Sequence[str], architecture: Architecture
 ) -> None:
-    """The bytecode of Python is made here, where it takes seconds."""
+    """Python's bytecode is compiled here, where it takes seconds."""
     building = root.with_name(f"new-{root.name}")
     shutil.rmtree(building, ignore_errors=True)
     for name in ("bin", "lib", "sbin"):

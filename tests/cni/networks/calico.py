@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calico: calico-node as processes of each node, and its plugins, as its manifests configure them.
 
-Its BGP daemon is a program in C that is no module; Felix lays the routes between the nodes, also
+Its BGP daemon is a C program that is no Go module; Felix adds the routes between the nodes, also
 those without encapsulation.
 """
 
@@ -90,7 +90,7 @@ def _settings(
         "FELIX_USAGEREPORTINGENABLED": "false",
         "FELIX_NFTABLESMODE": "Enabled" if dataplane == "nftables" else "Disabled",
         "FELIX_PROGRAMCLUSTERROUTES": "Disabled" if vxlan else "Enabled",
-        # Built without C, it cannot look for programs of its eBPF dataplane to remove.
+        # Built without C, it cannot look for its eBPF dataplane's programs in order to remove them.
         "FELIX_DebugSkipCTLBCleanup": "true",
     }
 
@@ -100,7 +100,7 @@ def _is_ready(node: ClusterNode, program: Path) -> bool:
 
 
 def _conflist(cluster: Cluster, node: ClusterNode) -> Object:
-    """What Calico's manifests install; it takes the MTU from what calico-node leaves."""
+    """As installed by Calico's manifests; it takes the MTU that calico-node writes."""
     plugin = {
         "type": "calico",
         "log_file_path": "/var/log/calico-cni.log",

@@ -27,7 +27,7 @@ _MODULE = "cilium"
 AGENT = Recipe(f"{_SOURCE}/daemon", _MODULE, _FLAGS)
 PLUGIN = Recipe(f"{_SOURCE}/plugins/cilium-cni", _MODULE, _FLAGS)
 
-# Debian's clang runs with the libraries beside it, whatever machine this is.
+# Debian's clang runs with the libraries next to it, whatever machine this is.
 _CLANG = """\
 #!/bin/sh
 root={root}
@@ -63,12 +63,13 @@ def _start(cluster: Cluster) -> None:
 
 
 def agent() -> Path:
-    """Its program, built if need be."""
+    """Its program, built if necessary."""
     return built("cilium-agent", AGENT)
 
 
 def sources() -> Path:
-    """Where its sources are, of which the agent compiles its programs; the chart is there too."""
+    """The folder of its sources, from which the agent compiles its programs; it contains the chart,
+    too."""
     return module_folder(_MODULE, _SOURCE)
 
 
@@ -82,9 +83,10 @@ def resources() -> dict[str, Any]:
 
 
 def _settings(cluster: Cluster, node: ClusterNode, source: Path) -> dict[str, str]:
-    """Those of its chart with kubeProxyReplacement=false and both families, less what needs more.
+    """The settings of its chart with kubeProxyReplacement=false and both families, without optional
+    parts.
 
-    Its layer 7 proxy and its health checks are programs of their own.
+    Its layer 7 proxy and its health checks are separate programs.
     """
     return {
         "k8s-kubeconfig-path": str(cluster.kubeconfig),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins of the CNI project as Debian packages them: a configuration on each node is all."""
+"""The CNI project's plugins as packaged by Debian: they only need a configuration on each node."""
 
 from tests.cluster.harness.layout import Layout
 from tests.cluster.harness.pod_network import BRIDGE, PTP, Object, PodNetwork, conflist, host_local

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flannel: flanneld as a process of each node, with the leases of the API; bridge makes the pods.
+"""flannel: flanneld as a process of each node, with the leases of the API; bridge connects the
+pods.
 
-flannel's own CNI plugin only writes the configuration of `bridge` out of what flanneld leaves in
-/run/flannel/subnet.env, and is not to be had as a module: here the harness writes it.
+flannel's own CNI plugin only writes the configuration of `bridge` from flanneld's
+/run/flannel/subnet.env, and is not available as a module: here the harness writes it.
 """
 
 import ipaddress
@@ -18,7 +19,7 @@ from tests.cni.networks.debian import NO_POLICY
 from tests.cni.row import Cni
 
 VERSION = "0.28.7"
-# One of its back ends, which is not used here, has C in it.
+# One of its back ends, which is not used here, contains C.
 FLANNEL = Recipe(
     f"github.com/flannel-io/flannel@v{VERSION}",
     flags=("-ldflags", f"-s -w -X github.com/flannel-io/flannel/pkg/version.Version=v{VERSION}"),
@@ -65,7 +66,7 @@ def _has_lease(node: ClusterNode) -> bool:
 
 
 def _conflist(node: ClusterNode) -> Object:
-    """What flannel's plugin delegates with its defaults, and hairpinMode of flannel's manifest."""
+    """flannel's plugin's defaults for its delegate, and hairpinMode of flannel's manifest."""
     lines = node.exec(["cat", _SUBNET], check=True).stdout.splitlines()
     lease = dict(line.split("=", 1) for line in lines)
     routes = [{"dst": PODS}, {"dst": PODS6}]

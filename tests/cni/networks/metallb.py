@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """MetalLB on top of bridge, layer 2 and BGP: its own manifest, images of the programs it names.
 
-BGP is what its speaker speaks by itself, which is IPv4 alone; the router outside is FRR.
-The webhook is left out: it checks MetalLB's own objects, and the API server of this cluster, which
-is on no node, could not reach its Service.
+BGP is spoken by its own speaker, IPv4 only; the external router is FRR. The webhook is left out: it
+checks MetalLB's own objects, and the API server of this cluster, which is on no node, could not
+reach its Service.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ VERSION = "0.16.1"
 _MODULE = f"go.universe.tf/metallb@v{VERSION}"
 _MANIFEST = Path("config/manifests/metallb-native.yaml")
 _NAMESPACE = "metallb-system"
-# Of no network: whoever reaches it has the route from BGP.
+# In no subnet: only BGP can have announced the route to it.
 _ROUTED = "198.51.100.0/24"
 
 
@@ -88,7 +88,7 @@ def _objects() -> Iterator[dict[str, Any]]:
 
 
 def _unused(cluster: Cluster) -> list[str]:
-    """Ranges of the underlay that no member has."""
+    """Ranges of the underlay that no member uses."""
     layout = cluster.control_plane.layout
     return [
         f"{prefix}{first}-{prefix}{last}"

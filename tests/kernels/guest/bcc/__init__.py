@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In place of bcc where clang would take minutes: the machine outside compiles, this one loads.
+"""Replaces bcc where clang would take minutes: the machine outside compiles, this one loads.
 
-What the text became is the same bytecode; who verifies it is the kernel here.
+The bytecode is the same; the kernel here verifies it.
 """
 
 import ctypes
@@ -49,10 +49,10 @@ class Function:
 
 
 class BPF:
-    """As bcc's, as far as the compiler of the agent uses it. What it opens stays open."""
+    """Like bcc's, as far as the agent's compiler uses it. It closes nothing that it opens."""
 
     def __init__(self, text: str, cflags: Sequence[str]) -> None:
-        """Have the text compiled, and make its maps or take those that are pinned."""
+        """Have the text compiled, and create its maps or use the pinned ones."""
         pins, others = _parted(cflags)
         self._opened = ExitStack()
         self._bytecode = _compiled(text, others)
@@ -60,7 +60,7 @@ class BPF:
         pin_maps(self._bytecode.maps, self._maps, pins, ExitStack())
 
     def load_func(self, name: bytes, prog_type: int, device: None, attach_type: int) -> Function:
-        """Load a program. What the verifier says goes to stderr."""
+        """Load a program. The verifier's log goes to stderr."""
         try:
             return Function(load(self._bytecode, self._maps, name.decode(), self._opened))
         except OSError:
@@ -74,7 +74,7 @@ class BPF:
 
 
 def _parted(cflags: Sequence[str]) -> tuple[Path, list[str]]:
-    """Where the flags say that maps are pinned, and the flags that change what comes out."""
+    """Where the flags say that maps are pinned, and the flags that affect the result."""
     (pins,) = [match[1] for flag in cflags if (match := _PINS.fullmatch(flag))]
     return Path(pins), [flag for flag in cflags if not _PINS.fullmatch(flag)]
 
@@ -97,7 +97,7 @@ def _compiled(text: str, cflags: Sequence[str]) -> Bytecode:
 
 
 def _tell(name: bytes, prog_type: int, code: bytes, attach_type: int) -> None:
-    """Load it once more, to have the verifier say why not."""
+    """Load it once more, for the verifier's explanation."""
     log = ctypes.create_string_buffer(_LOG_SIZE)
     options = _Options(expected_attach_type=attach_type, log_level=1, log_size=_LOG_SIZE)
     options.sz, options.log_buf = ctypes.sizeof(options), ctypes.addressof(log)
