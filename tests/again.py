@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pytest plugin: at the end there is a line for what failed, which runs just that again.
+"""A pytest plugin that ends the run with a command for each failure, which repeats just that test.
 
 `.ci/test` shows those of its processes together at its end.
 """
@@ -14,10 +14,10 @@ import pytest
 
 from tests.e2e.mode import Mode
 
-# What a test may depend on besides itself.
+# Environment variables that may affect a test.
 _OPTIONS = ("--cni", "--hypothesis-profile", "--hypothesis-seed")
 _VARIABLES = ("PYTHONHASHSEED", *Mode().environment)
-# If more fail, it is for one reason.
+# If more fail, they have a common cause.
 _MOST = 20
 _LONGEST_REASON = 120
 
@@ -26,7 +26,7 @@ _LONGEST_REASON = 120
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None]:
-    """Below everything but the count, and for each test or file that failed."""
+    """After everything but the count, for each test or file that failed."""
     yield
     lines = list(dict.fromkeys(_lines(terminalreporter, config)))
     for line in lines[:_MOST]:
@@ -36,7 +36,7 @@ def pytest_terminal_summary(
 
 
 def command(nodeid: str, config: pytest.Config) -> str:
-    """What runs it again in a shell, in the root of the tree."""
+    """The shell command that runs it again in the root of the tree."""
     own = Path(sys.executable)
     root = config.rootpath
     python = own.relative_to(root) if own.is_relative_to(root) else own
@@ -53,7 +53,7 @@ def _lines(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> 
 
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """In one line; of a file that cannot be imported it is the last one."""
+    """In one line; for a file that cannot be imported, the last line."""
     if crash := getattr(report.longrepr, "reprcrash", None):
         return str(crash.message).partition("\n")[0]
     return str(report.longrepr).rstrip().rpartition("\n")[2].removeprefix("E").strip()

@@ -21,7 +21,7 @@ pytest_plugins = ["tests.again", "tests.conformance.plugin"]
 ANYWHERE = hypothesis.settings(
     deadline=None, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-# The same examples in each run, and those of a seed.
+# The same examples in each run, and examples from a seed.
 hypothesis.settings.register_profile("ebpflb", ANYWHERE, derandomize=True)
 # In CI, hypothesis would otherwise draw the same for every seed.
 hypothesis.settings.register_profile("fuzz", ANYWHERE, derandomize=False, print_blob=True)
@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("ebpflb")
 
 @pytest.fixture
 def logging_as_before() -> Iterator[None]:
-    """For tests of what sets up logging: the process's own is restored."""
+    """Restores the process's logging after tests of the logging setup."""
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.raiseExceptions
     yield
@@ -46,7 +46,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Before anything runs: those that need root have it, and find nothing of a killed run."""
+    """Before anything runs: tests that need root have it, and leftovers of killed runs are
+    removed."""
     needing_root = [item for item in session.items if item.get_closest_marker("bpf")]
     if not needing_root or session.config.option.collectonly:
         return

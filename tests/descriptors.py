@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process has open, to see what a test opened.
+"""The open file descriptors of this process, to see what a test opened.
 
 Compare sets, not numbers, because others may close theirs meanwhile.
 """
@@ -13,7 +13,7 @@ _OWN = Path("/proc/self/fd")
 
 
 def descriptors() -> set[tuple[str, str]]:
-    """The number of each and what it is, without those that other tests left to the collector."""
+    """Number and target of each, without those that other tests left to the garbage collector."""
     gc.collect()
     found = set()
     for number in os.listdir(_OWN):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs left behind that were killed. The next run removes it, and says so.
+"""Leftovers of killed runs. The next run removes and reports them.
 
-What belongs to a process that is still alive stays.
+Whatever belongs to a live process is not touched.
 """
 
 import os
@@ -26,13 +26,13 @@ _SECONDS = 5.0
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Of two runs that begin together only one names a leftover."""
+    """Of two runs that begin together only one reports a leftover."""
     with locked(cache().parent / "leftovers.lock"):
         yield
 
 
 def begin_run(say: Callable[[str], None]) -> None:
-    """Remove what was left and say so, and mark what this process will start."""
+    """Remove and report leftovers, and mark the processes that this one will start."""
     with one_at_a_time():
         for line in remove_leftovers():
             say(f"left by a run that was killed: {line}")
@@ -40,7 +40,7 @@ def begin_run(say: Callable[[str], None]) -> None:
 
 
 def remove_leftovers() -> Iterator[str]:
-    """While one_at_a_time(). For each a line, also if it cannot be removed."""
+    """Call it inside one_at_a_time(). Returns a line for each, also if removal fails."""
     yield from labs.remove_orphans()
     yield from teardown.remove_orphans()
     yield from _processes()
@@ -51,7 +51,7 @@ def remove_leftovers() -> Iterator[str]:
 
 
 def _processes() -> Iterator[str]:
-    """Those that were in no lab and in no cluster."""
+    """Those outside labs and clusters."""
     for path in _PROC.glob("[0-9]*"):
         pid = int(path.name)
         if pid == os.getpid() or not _is_of_a_killed_run(pid):
@@ -72,7 +72,7 @@ def _is_of_a_killed_run(pid: int) -> bool:
 
 
 def _end(pid: int) -> bool:
-    """Whether it was still the one that was found."""
+    """Kill it; returns whether it was still the process that was found."""
     with owned(os.pidfd_open(pid)) as process:
         if not _is_of_a_killed_run(pid):
             return False

@@ -36,7 +36,7 @@ SPECS: Mapping[str, MapShape] = {
 
 
 class OneByOne:
-    """What a map makes of its other methods."""
+    """Batch operations in terms of a map's other methods."""
 
     def update_batch(self: BpfMap, elements: Sequence[tuple[bytes, bytes]]) -> None:
         """See BpfMap."""
@@ -58,10 +58,10 @@ class OneByOne:
 
 
 class MemoryHash(OneByOne):
-    """A hash. One for LRU too: it refuses where the kernel forgets the oldest.
+    """A hash map, also for LRU: it refuses where the kernel evicts the oldest.
 
-    And for a trie: it finds a key where the kernel finds the longest prefix of it. And for a ring
-    buffer, which has no elements.
+    Also for tries: it finds a key where the kernel finds the longest prefix of it. Also for ring
+    buffers, which have no elements.
     """
 
     def __init__(self, name: str, shape: MapShape, cpus: int = 1) -> None:

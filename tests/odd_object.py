@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent that reads some Services and an odd object beside them, from bytes to maps in memory."""
+"""An agent that reads some Services and one odd object, from bytes to maps in memory."""
 
 import json
 from copy import deepcopy
@@ -35,7 +35,7 @@ OTHERS: dict[Kind, list[Manifest]] = {
     Kind.ENDPOINT_SLICE: SLICES,
     Kind.NODE: [node_manifest(addresses=("192.0.2.1",))],
 }
-# What the change to the Service web is, while the odd object is there.
+# The change to the Service web while the odd object exists.
 MOVED = slice_manifest(
     "web-1", service="web", namespace="prod", endpoints=[endpoint_manifest("10.1.0.3")]
 )
@@ -131,7 +131,7 @@ class World:
     """The agent."""
 
     def __init__(self, kind: Kind = Kind.SERVICE, raw: bytes = b"") -> None:
-        """`raw`: an odd object of that kind that is listed before the others; empty for none."""
+        """`raw`: an odd object of that kind, listed before the others; empty for none."""
         self._bench = Bench()
         self._events: list[SourceEvent] = []
         self._source = KubernetesSource(Script(), NODE, self._events.append)
@@ -148,11 +148,11 @@ class World:
         self.take(kind, event.item, deleted=event.kind == "DELETED")
 
     def take(self, kind: Kind, item: Item, *, deleted: bool) -> None:
-        """The same, once it is decoded."""
+        """The same, after decoding."""
         self._source.change(kind, item, deleted=deleted)
 
     def move(self) -> None:
-        """The endpoints of one of the others change."""
+        """Change the endpoints of one of the others."""
         self.send(Kind.ENDPOINT_SLICE, "MODIFIED", json.dumps(MOVED).encode())
 
     def turn(self, seconds: float = 0.0) -> None:
@@ -163,7 +163,7 @@ class World:
         self._bench.turn(seconds)
 
     def others(self) -> object:
-        """All that is known of the others."""
+        """Everything known of the others."""
         changes = self._bench.agent._changes
         frontends = [
             encode_frontend(each.frontend)
@@ -174,7 +174,7 @@ class World:
         return frontends, planned, [changes.health_check(name) for name in NAMES]
 
     def counted(self) -> object:
-        """What the agent says of itself."""
+        """The agent's own counters."""
         report = self._bench.report()
         samples = self._bench.samples()
         said = {each: report[each] for each in ("services", "frontends", "refused", "conflicts")}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that say which process made something and must not leave it behind.
+"""Names that identify the process that created something and must remove it.
 
-What has such a name is a leftover once that process has ended: `tests.leftovers` removes it.
+After that process has exited, everything with such a name is a leftover: `tests.leftovers` removes
+it.
 """
 
 import os
@@ -15,7 +16,7 @@ VARIABLE = "EBPFLBTEST_OWNER"
 """Inherited by all processes that a run of tests starts."""
 
 _NAME = re.compile(r"ebpflb-test-(\d+)-(\d+)-(\d+)-")
-# Processes of another one are not seen, though cgroups may be.
+# Processes of another PID namespace are invisible, though cgroups may be visible.
 _PID_NAMESPACE = os.stat("/proc/self/ns/pid").st_ino
 
 
@@ -27,18 +28,19 @@ def own_name(rest: str) -> str:
 
 
 def cgroups_named(start: str) -> Iterator[Path]:
-    """Whose names begin so, in every hierarchy; others may come and go meanwhile."""
+    """cgroups with this name prefix, in every hierarchy; others may be created or removed
+    meanwhile."""
     for place, names, _ in os.walk("/sys/fs/cgroup"):
         yield from (Path(place, name) for name in names if name.startswith(start))
 
 
 def mark_processes() -> None:
-    """Let all processes that this one starts say whose they are."""
+    """Mark all processes that this one starts with its name."""
     os.environ[VARIABLE] = own_name("run")
 
 
 def is_leftover(name: str) -> bool:
-    """Whether something with this name should be gone, because its process is."""
+    """Whether something with this name is a leftover, because its process has exited."""
     if not (found := _NAME.match(name)):
         return False
     namespace, pid, start_time = map(int, found.groups())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make pictures`: what the commands print on a terminal, with real traffic in a lab, as SVG."""
+"""`make pictures`: the commands' output on a terminal, with real traffic in a lab, as SVG."""
 
 import fcntl
 import io
@@ -29,7 +29,7 @@ NAME = "pictures"
 INTERVAL = 4
 TOP = ("top", "--once", "--interval", str(INTERVAL), "--sort", "failures")
 PORT, NODE_PORT, LOCAL_NODE_PORT = 80, 30080, 30081
-# A backend that gets packets and cannot answer.
+# A backend that receives packets and cannot reply.
 _DEAD_POD = "pod-2-2"
 _NO_WAY_BACK = ("blackhole", "10.0.0.0/8")
 
@@ -46,7 +46,7 @@ class Picture(NamedTuple):
 
 
 def pictures(lab: Lab) -> tuple[Picture, ...]:
-    """All but that of top, which has to run during the traffic."""
+    """All but top's, which has to run during the traffic."""
     where = f"{lab.node('node2').ipv4}:{LOCAL_NODE_PORT}"
     return (
         Picture(
@@ -62,7 +62,7 @@ def pictures(lab: Lab) -> tuple[Picture, ...]:
 
 
 def main() -> None:
-    """Make them all anew."""
+    """Make them all again."""
     begin_run(print)
     FOLDER.mkdir(exist_ok=True)
     with (
@@ -78,7 +78,7 @@ def main() -> None:
 
 @contextmanager
 def dead(lab: Lab) -> Iterator[None]:
-    """A pod without a way back."""
+    """A pod without a route back."""
     pod = lab.pod(_DEAD_POD)
     pod.exec(["ip", "route", "add", *_NO_WAY_BACK])
     try:
@@ -88,7 +88,7 @@ def dead(lab: Lab) -> Iterator[None]:
 
 
 def send(lab: Lab) -> None:
-    """Connections from a pod and from outside, some of them in vain."""
+    """Connections from a pod and from outside, some of which fail."""
     pod, client, outside = lab.pod("pod-1-1"), lab.client, lab.node("node1").ipv4
     pod.load(lab.cluster_ip(1, 4), PORT, count=60, workers=30, timeout=0.5)
     client.load(outside, NODE_PORT, count=100, workers=50, timeout=0.5)
@@ -97,7 +97,7 @@ def send(lab: Lab) -> None:
 
 
 def render(lab: Lab, picture: Picture, *, traffic: bool = False) -> None:
-    """Run it on a terminal of its own, and draw what stands there in the end."""
+    """Run it on its own terminal, and draw the final screen."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 60, picture.width, 0, 0))
     command = [sys.executable, "-m", "ebpflb", *picture.command]
@@ -116,7 +116,7 @@ def render(lab: Lab, picture: Picture, *, traffic: bool = False) -> None:
 
 
 def everything(terminal: int) -> str:
-    """What is printed until nobody has the terminal open any more, which is EIO."""
+    """All output until the terminal has no writer any more, which is EIO."""
     printed = b""
     with os.fdopen(terminal, "rb", buffering=0) as screen, suppress(OSError):
         while True:
@@ -125,7 +125,7 @@ def everything(terminal: int) -> str:
 
 
 def draw(picture: Picture, printed: str) -> None:
-    """Without the web font that rich names: a page that is read loads nothing from elsewhere."""
+    """Without the web font that rich refers to: reading a page loads nothing from elsewhere."""
     console = Console(record=True, width=picture.width, file=io.StringIO(), force_terminal=True)
     lines = printed.rstrip().split("\n")[: picture.lines]
     for line in lines:

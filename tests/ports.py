@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for servers that a test starts later, and for clients that shall be refused.
+"""Ports for servers that a test starts later, and for clients that must be refused.
 
-Each test process has a block of its own, so that no other one takes a port in between. None is a
-port that the kernel gives to clients.
+Each test process has its own block, so that no other one takes a port meanwhile. None is an
+ephemeral port of the kernel.
 """
 
 import itertools
@@ -15,21 +15,22 @@ _FIRST, _SIZE, _BLOCKS = 20_000, 400, 30
 
 
 def free_port() -> int:
-    """One that nobody listens on, at any address."""
+    """A port that is unused at every address."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many; each comes again as late as possible."""
+    """This many; each is reused as late as possible."""
     block = itertools.islice(_block(), _SIZE - 1)
     found = list(itertools.islice(filter(_is_free, block), count))
-    assert len(found) == count, f"there are not {count} free ports"
+    assert len(found) == count, f"fewer than {count} free ports"
     return found
 
 
 @cache
 def _block() -> Iterator[int]:
-    """The ports of a block, round and round. The first one keeps it until the process ends."""
+    """The ports of a block, round robin. The first one's socket holds the block until the process
+    ends."""
     for first in range(_FIRST, _FIRST + _SIZE * _BLOCKS, _SIZE):
         with _socket() as taken:
             try:
@@ -43,7 +44,7 @@ def _block() -> Iterator[int]:
 
 def _is_free(port: int) -> bool:
     with _socket() as probe:
-        # What is left of closed connections is in nobody's way.
+        # Closed connections in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -54,7 +55,7 @@ def _is_free(port: int) -> bool:
 
 
 def _socket() -> socket.socket:
-    """Of both families, if the machine has both."""
+    """For both families, if the machine has both."""
     if not socket.has_dualstack_ipv6():
         return socket.socket()
     made = socket.socket(socket.AF_INET6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of a process in /proc/PID/status."""
+"""A process's /proc/PID/status."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one reason for which a test may be skipped: the running kernel lacks a feature."""
+"""The only reason for which a test may be skipped: the running kernel lacks a feature."""
 
 from typing import NoReturn
 
@@ -11,6 +11,6 @@ class KernelLacks(Skipped):
 
 
 def kernel_lacks(feature: str, reason: str) -> NoReturn:
-    """Skip the running test. `reason` is what the kernel answered, for the summary."""
+    """Skip the running test. `reason` is the kernel's answer, for the summary."""
     __tracebackhide__ = True
     raise KernelLacks(f"kernel lacks {feature}: {reason}", allow_module_level=True)

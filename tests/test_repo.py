@@ -24,7 +24,7 @@ VAGUE = re.compile(
 )
 # Vague too, but the words of bpf(2) itself, which only the dataplane speaks.
 KERNEL_WORDS = re.compile(r"_(data|info)_")
-# What other people's interfaces call their own things.
+# Names defined by other people's interfaces.
 FOREIGN_NAMES = {"tmp_path", "tmp_path_factory", "do_GET", "do_HEAD", "do_POST", "do_PATCH"} | {
     "do_DELETE",
     "handle_error",
@@ -45,7 +45,7 @@ def repository_files() -> Iterator[Path]:
 
 
 def is_written(path: Path) -> bool:
-    """Tell a file of the project from what tools leave behind and from copied texts."""
+    """Whether a file belongs to the project, rather than to a tool's output or to copied texts."""
     parts = path.relative_to(ROOT).parts
     copied = parts[:3] == ("bpf", "uapi", "include") or "LICENSES" in parts
     return not copied and not MADE.intersection(parts) and parts[0] != ".coverage"
@@ -195,7 +195,7 @@ def test_file_names_say_what_they_mean():
 
 
 def test_no_test_imports_another_one():
-    """What several tests need is in a module of its own, beside them or in a harness."""
+    """What several tests need is in a module of its own, next to them or in a harness."""
     imports = (
         (path, node)
         for path, tree in python_trees()
