@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads end with their test; a terminal as standard output."""
+"""Threads must end with their test; a terminal as standard output."""
 
 import fcntl
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API objects with nonsense in each of their fields."""
+"""API objects with invalid values in each of their fields."""
 
 import re
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ VALUES = st.recursive(
 
 
 def _lists(each: Mapping[str, Any]) -> st.SearchStrategy[Any]:
-    """Some entries of a list, or nonsense in its place."""
+    """Some entries of a list, or an invalid value in its place."""
     return st.lists(_object(each) | VALUES, max_size=3) | VALUES
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What failed is run again by the line that says so, and nothing else is."""
+"""The line about a failure runs exactly what failed again."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 def again(output: str) -> list[str]:
-    """What is said of what failed."""
+    """The lines about failures."""
     lines = output.splitlines()
     return [line.removeprefix("again: ") for line in lines if line.startswith("again: ")]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What .ci/test shows of its processes, whose place short programs take here."""
+"""How .ci/test shows the output of its processes, which are short programs here."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/compatibility.md says what was run, and of every CNI that can be."""
+"""docs/compatibility.md matches the recorded runs, and has every CNI that can be run."""
 
 from pathlib import Path
 

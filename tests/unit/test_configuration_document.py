@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/configuration.md says of each option, flag and field what the code says."""
+"""docs/configuration.md and the code agree on each option, flag and field."""
 
 from ebpflb.config.kube_proxy_config import FIELDS
 from ebpflb.config.kube_proxy_flags import DEPRECATED_PORTS, IGNORED

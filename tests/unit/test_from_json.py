@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of JSON, and that whatever the bytes are one error alone may come of them."""
+"""What JSON is decoded to, and that bad bytes raise only one error."""
 
 import json
 from typing import Any

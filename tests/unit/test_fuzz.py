@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make fuzz`: rounds take turns, and for one that fails there is a command that repeats it."""
+"""`make fuzz`: rounds take turns, and each failure comes with a command that repeats it."""
 
 import re
 import subprocess

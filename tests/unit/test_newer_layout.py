@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release with another map layout, which upgrade tests run, can be made of this checkout."""
+"""The release with another map layout, which upgrade tests run, can be made from this checkout."""
 
 import shutil
 from pathlib import Path

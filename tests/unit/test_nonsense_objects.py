@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of any nonsense, from the API to the maps: what is refused is named in one line, and a
-Service beside them is served.
-"""
+"""Invalid objects, from the API to the maps: each refused one is named in one line, and another
+Service is still served."""
 
 from datetime import datetime, timedelta, timezone
 

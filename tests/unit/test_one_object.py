@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever one object holds, from the bytes of the API server to the maps: all other Services are
-served, changed, explained and counted as without it.
-"""
+"""Whatever one object contains, from the API server's bytes to the maps: all other Services are
+served, changed, explained and counted as without it."""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken from others is fixed: packages by their hashes, actions by their commits."""
+"""Dependencies are pinned: packages by their hashes, actions by their commits."""
 
 import re
 import tomllib

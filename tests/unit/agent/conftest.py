@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent on a node in memory, whose loop turns when a test says so."""
+"""An agent on an in-memory node, whose loop runs when a test says so."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ FAMILIES = ("IPv4", "IPv6")
 
 
 class Bench:
-    """An agent with everything around it."""
+    """An agent and everything that it needs."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Bench:
     def say(
         self, *upserts: ApiObject, gone: tuple[ApiObject | ObjectKey, ...] = (), **fields: Any
     ) -> None:
-        """Let the source say something, and queue it."""
+        """Queue this as if the source had reported it."""
         keys = tuple(key if isinstance(key, ObjectKey) else key_of(key) for key in gone)
         initial, self._said_anything = not self._said_anything, True
         errors = fields.get("errors", {})
@@ -70,14 +70,14 @@ class Bench:
         )
 
     def turn(self, seconds: float = 0.0) -> list[str]:
-        """Let time pass, turn the loop once, and tell what was called."""
+        """Let time pass, run the loop once, and return the calls it made."""
         self.clock.now += seconds
         del self.node.calls[:]
         self.agent.turn(0)
         return list(self.node.calls)
 
     def report(self) -> dict[str, Any]:
-        """What /status says."""
+        """The content of /status."""
         return self.agent.status.report(self.health)
 
     def samples(self) -> dict[str, float]:
@@ -88,7 +88,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    """An agent that has heard nothing yet."""
+    """An agent that has received nothing yet."""
     return Bench()
 
 

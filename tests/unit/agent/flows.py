@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flow records as the kernel writes them, for tests of those who read them."""
+"""Flow records as the kernel writes them, for tests of their readers."""
 
 import time
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node for tests of the loop: the real sync over maps in memory, and what a test makes fail."""
+"""A node for tests of the loop: the real sync over maps in memory, with injected failures."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import EIO
@@ -21,7 +21,7 @@ MAP_ERROR = MapError("lb_slots", "update", EIO)
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users of the API are told about their Services, and how often."""
+"""Events for users of the API about their Services, and how often they are sent."""
 
 from dataclasses import replace
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only a source that is a cluster says: errors before all is known, and of the own Node."""
+"""Events that only a cluster source has: errors before everything is known, and this agent's
+Node."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop asks the nodes of pods whether they take part in DSR; tunnels lead to those that do."""
+"""The loop probes the pods' nodes for DSR support; tunnels lead to those that have it."""
 
 import logging
 from typing import Any
@@ -31,7 +31,7 @@ ANSWERING = "nodes accept DSR packets"
 
 @pytest.fixture
 def bench(make_bench, caplog: pytest.LogCaptureFixture) -> Bench:
-    """Both nodes answer; nothing was asked yet."""
+    """Both nodes reply; none has been probed yet."""
     caplog.set_level(logging.INFO)
     bench: Bench = make_bench(defaults=Defaults(dsr=Dsr.ALL))
     bench.node.answering = {B, C}
@@ -41,7 +41,7 @@ def bench(make_bench, caplog: pytest.LogCaptureFixture) -> Bench:
 
 
 def run(bench: Bench, seconds: float) -> None:
-    """Let the loop work as its timers say."""
+    """Run the loop as its timers require."""
     end = bench.clock.now + seconds
     while True:
         wait = bench.agent._timers.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop looks at failed connections while a Service has ejection, and tells users."""
+"""The loop checks failed connections while a Service has ejection, and sends events to users."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent has answered at health check node ports, and what it says where it cannot."""
+"""The agent's replies at health check node ports, and its report of ports that it cannot serve."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def served(bench):
 
 @pytest.fixture
 def clashing(bench):
-    """Somebody else has the port."""
+    """Another process has the port."""
     bench.health_check_errors[NAME] = TAKEN
     bench.say(LOCAL, SLICE)
     bench.turn()

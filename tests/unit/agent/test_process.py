@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole process but for the kernel: real manifests, servers, signals and threads."""
+"""A complete agent process except for the kernel: real manifests, servers, signals and threads."""
 
 import http.client
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where objects come from: manifests, or an API server whose users are told."""
+"""Where objects come from: manifests, or an API server, whose users get events."""
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
@@ -157,7 +157,7 @@ Kept = tuple[Path, float, bool]
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> list[Kept]:
-    """What is asked for: a file, how old the state may be, and whether it may be served."""
+    """The request: a file, the maximum age of the state, and whether it may be served."""
     found: list[Kept] = []
 
     def note(_: object, source: object, file: StateFile, most: float, *, may_serve: bool) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the loop has UDP sockets ended whose backend is gone."""
+"""When the loop destroys UDP sockets whose backend no longer serves."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent says of itself in /status, metrics and its log."""
+"""The agent's own state in /status, metrics and its log."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of `explain`."""
+"""Results of `explain`."""
 
 from typing import Any
 

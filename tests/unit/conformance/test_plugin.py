@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole run keeps the document true and fails where a rule is unproved; part of one does not."""
+"""A complete run checks the document and fails on an unproved rule; a partial run does not."""
 
 import pytest
 

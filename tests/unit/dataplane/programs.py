@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program in the kernel finds in the maps, and what it should find for a frontend.
 
-Read with the ctypes mirrors of the C structs: nothing of what is tested is used here.
+Read with the ctypes mirrors of the C structs, independently of the code under test.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An endpoint that is ejected leaves the ranges and keeps its index; failures by endpoint."""
+"""An ejected endpoint is removed from the ranges and keeps its index; failures by endpoint."""
 
 import time
 from dataclasses import replace
@@ -36,7 +36,7 @@ WEB = named("web")
 def web(
     first: EjectionState = EjectionState.WATCHED, second: EjectionState = EjectionState.WATCHED
 ) -> Frontend:
-    """A Service with two backends in the eyes of the model."""
+    """A Service with two backends, as the model has it."""
     both = [each._replace(ejection=s) for each, s in zip(BOTH, (first, second), strict=True)]
     offered = Choice(
         tuple(each for each in both if each.ejection is not EjectionState.EJECTED),

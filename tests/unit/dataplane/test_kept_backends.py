@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP stays with a backend that gets no new flows, as long as its endpoint serves."""
+"""UDP flows keep a backend that gets no new flows, as long as its endpoint serves."""
 
 from contextlib import suppress
 from dataclasses import replace

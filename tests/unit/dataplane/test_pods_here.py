@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lb_pods_here: the pods of this node that other nodes may send to, also unchosen ones."""
+"""lb_pods_here: local pods that other nodes may send to, including those not currently chosen."""
 
 from collections.abc import Callable
 from contextlib import suppress

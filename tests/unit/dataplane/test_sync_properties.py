@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for all sequences of changes: after every single write, and after every crash."""
+"""Invariants of any sequence of changes: after every single write, and after every crash."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sync has written to the maps."""
+"""The maps' contents after a sync."""
 
 from ebpflb.dataplane.layout.structs import LbBackend, u32
 from tests.unit.dataplane.programs import (
@@ -20,7 +20,7 @@ def written_by_restart(world: World) -> list[str]:
 
 
 def assert_tidy(world: World) -> None:
-    """Nothing is in the maps, or in use, but what the state of the world needs."""
+    """The maps contain, and use, only what the desired state needs."""
     world.sync.forget(world.sync.idle())
     world.now += 10
     world.sync.collect()

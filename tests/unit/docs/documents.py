@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents show: commands in blocks and in running text, and pieces of code."""
+"""The documents' commands, in blocks and in running text, and pieces of code."""
 
 import re
 import shlex

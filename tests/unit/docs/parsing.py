@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a command line would be understood; nothing is executed."""
+"""Whether a command line is valid; nothing is executed."""
 
 import re
 from collections.abc import Iterator, Sequence

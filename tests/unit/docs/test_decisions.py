@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions: few and short, each in the same form, on pages that the code they are about names."""
+"""Decisions: few and short, in a fixed form, on pages that the code concerned links to."""
 
 import re
 from itertools import chain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between documents lead somewhere, and every document can be found from the first one."""
+"""Links between documents have targets, and every document is reachable from the first one."""
 
 import re
 from collections import Counter

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that documents name exist, and what an attacker cannot do has one."""
+"""Tests that documents name exist, and every attack that must fail has one."""
 
 import ast
 import re

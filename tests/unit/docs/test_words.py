@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of words in docs/ have every word that the code has, and say the same of it."""
+"""The tables of terms in docs/ have every term of the code, with the same meaning."""
 
 import re
 from collections.abc import Iterator

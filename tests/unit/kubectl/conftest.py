@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server, and how a user of it reaches the agents."""
+"""An API server, and a user's access to the agents through it."""
 
 import json
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands over a real connection, executed for real: what they print, and that they end."""
+"""Commands executed over a real connection: their output, and that they end."""
 
 import os
 import subprocess

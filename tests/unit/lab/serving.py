@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that tests make up."""
+"""A TCP server whose behaviour a test defines."""
 
 import contextlib
 import socket

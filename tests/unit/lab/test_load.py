@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load against servers that behave and servers that do not."""
+"""The load generator with servers that behave and servers that do not."""
 
 import contextlib
 import itertools

@@ -6,7 +6,7 @@ from tests.builders import NODE
 
 
 def known(*items: ApiObject) -> Changes:
-    """Changes that were told these objects, and asked."""
+    """Changes that have received these objects, and were read."""
     changes = Changes(NODE)
     for item in items:
         changes.set(item)

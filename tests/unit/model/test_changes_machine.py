@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes as a state machine: any order of changes ends where the final objects alone lead."""
+"""Changes as a state machine: any order of changes leads to the same result as the final
+objects."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -120,7 +121,7 @@ class ChangesMachine(RuleBasedStateMachine):
         return found
 
     def winner(self, names: ServiceNames) -> ServiceName:
-        """Who gets what all of these want."""
+        """The Service that gets what all of these want."""
         services = (self.changes.service(name) for name in names)
         return min((each.created, each.name) for each in services if each)[1]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes: who of several Services gets a frontend that all of them want."""
+"""Changes: which of several Services gets a frontend that all of them claim."""
 
 from dataclasses import replace
 
@@ -18,19 +18,19 @@ OLD, YOUNG, YOUNGEST = "2024-01-01T00:00:00Z", "2024-01-01T00:00:01Z", "2025-01-
 
 
 def aged(name: str, created: str, cluster_ip: str = "10.96.0.10") -> Service:
-    """A Service that wants the same frontend as all others here."""
+    """A Service that claims the same frontend as all others here."""
     return replace(service(name, service_port(cluster_ip)), created=created)
 
 
 def asking(name: str, created: str, **ips: str) -> Service:
-    """A Service that asks for that frontend by other fields."""
+    """A Service that claims that frontend by other fields."""
     found = {field: (address(ip),) for field, ip in ips.items()}
     port = service_port(f"10.96.1.{ord(name)}", **found)
     return replace(service(name, port), created=created)
 
 
 def owner(changes: Changes) -> ServiceName:
-    """Who gets the frontend; nobody else has a plan."""
+    """The Service that gets the frontend; no other one has a plan."""
     (name,) = (name for name in changes.names() if changes.plan(name))
     return name
 

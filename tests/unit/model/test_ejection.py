@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which endpoints are left out, for how long, and how they come back."""
+"""Which endpoints are ejected, for how long, and how they return."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +45,7 @@ PORT = service_port()
 
 @dataclass
 class Bench:
-    """Ejections, and a dataplane that counts as the programs do and puts all in force at once."""
+    """Ejections, and a dataplane that counts as the programs do and applies everything at once."""
 
     endpoints: list[SocketAddress] = field(default_factory=lambda: FIRST[:4])
     times: Times = field(default_factory=lambda: Times(10, 50))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where pods of this node and clients outside are sent, case by case as in kube-proxy's flow tests.
+"""Endpoints for local pods and external clients, case by case as in kube-proxy's flow tests.
 
 Endpoints are named by letters; those in capitals are on this node.
 """

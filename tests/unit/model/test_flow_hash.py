@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hash of who asks whom."""
+"""Flow hash over client and frontend."""
 
 from collections import Counter
 

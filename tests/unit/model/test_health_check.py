@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load balancer is told about the endpoints of a Service on this node."""
+"""The health check result for a Service's endpoints on this node."""
 
 import pytest
 

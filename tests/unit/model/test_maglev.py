@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup tables: as the paper makes them, even, the same everywhere, and stable."""
+"""Lookup tables: as in the paper, evenly filled, identical on all nodes, and stable."""
 
 import random
 from collections import Counter

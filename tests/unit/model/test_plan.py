@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""plan_service(): which frontends a Service gets, and whom each of them sends where."""
+"""plan_service(): which frontends a Service gets, and the backends of each."""
 
 from itertools import permutations
 from typing import Any

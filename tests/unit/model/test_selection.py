@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Services are served where another proxy serves the others."""
+"""Which Services ebpflb serves where another proxy serves the others."""
 
 from dataclasses import replace
 

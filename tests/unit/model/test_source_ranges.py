@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom the load-balancer IPs of a Service port are for, after kube-proxy's rules."""
+"""Which clients may use the load-balancer IPs of a Service port, after kube-proxy's rules."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A web server that gives prepared answers and notes its requests."""
+"""A web server that sends prepared responses and records its requests."""
 
 import json
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server that gives the answers a test has written down, one by one."""
+"""An API server that sends a test's prepared responses, one by one."""
 
 import json
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is new of one kind, whatever the API server tells of it."""
+"""The changes of one kind of object, whatever the API server sends about it."""
 
 import json
 import re

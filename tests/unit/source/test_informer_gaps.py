@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the informer of the official client lacks, and why source/reflector.py is not that informer.
+"""What the official client's informer lacks, and why source/reflector.py does not use it.
 
-Each test states today's behaviour. One that fails with a newer client means that a gap is closed:
-then what docs/development/decisions/sources.md says of the reflector is to be judged again.
+Each test states today's behaviour. A failure with a newer client means that a gap is closed: then
+reconsider what docs/development/decisions/sources.md says of the reflector.
 """
 
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all files together say: differences, and objects that several files have."""
+"""The union of all files: differences, and objects that several files define."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent hears of four resources that come and fail each for itself."""
+"""The agent's view of four resources, each of which appears and fails independently."""
 
 import threading
 from collections.abc import Generator, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events as the API server gets them, and what happens when it does not."""
+"""Events as sent to the API server, and what happens when that fails."""
 
 import re
 import threading

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of one file: documents, Lists, and errors that say where."""
+"""The content of one file: documents, Lists, and errors with their position."""
 
 import json
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API objects as types: JSON and fields give the same, and an error says where, what and how."""
+"""Typed API objects: JSON and fields give the same result, and an error names place and value."""
 
 import json
 from typing import Any

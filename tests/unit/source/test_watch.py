@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watch, without a thread: first something happens to the files, then read() tells it."""
+"""Watch, without a thread: files change first, then read() reports it."""
 
 import errno
 import os

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong in a field that does not count, given the others, makes no object invalid."""
+"""An error in a field that does not matter, given the other fields, does not invalidate an
+object."""
 
 import json
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server over real sockets, with clients that are slow, many, or no HTTP clients at all."""
+"""The server over real sockets, with clients that are slow, many, or not HTTP clients at all."""
 
 import http.client
 import resource

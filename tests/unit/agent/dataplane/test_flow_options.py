@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much room the tables of flows get, the times for which flows are kept, and their upkeep."""
+"""Sizes of the flow tables, timeouts of flows, and their maintenance."""
 
 import logging
 import os

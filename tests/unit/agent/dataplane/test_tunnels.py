@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct server return in the agent: when the maps follow, and from where tunnels begin."""
+"""Direct server return in the agent: when the maps are updated, and from which addresses tunnels
+start."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iptables-legacy, without a kernel."""
+"""A fake iptables-legacy, without a kernel."""
 
 
 class Legacy:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices as each network plugin documents them. Names matter only where structure cannot tell."""
+"""Devices as each network plugin documents them. Names matter only where structure is ambiguous."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written for host devices, and that no program reads an address that is being written."""
+"""The maps of host devices; no program reads an address while it is being written."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cgroups of pods are found by their names, wherever they are, and only outside of pods."""
+"""Pod cgroups are found by their names, at any depth, but not inside another pod's."""
 
 from pathlib import Path
 

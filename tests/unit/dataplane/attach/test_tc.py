@@ -12,11 +12,11 @@ HOST, WORKLOAD = DeviceKind.LB_DEVICE_HOST, DeviceKind.LB_DEVICE_WORKLOAD
 @pytest.mark.parametrize(
     ("mode", "has_tcx", "is_foreign", "expected"),
     [
-        pytest.param("auto", True, False, "tcx", id="tcx where it is to be had"),
-        pytest.param("auto", True, True, "clsact", id="clsact beside programs of others"),
+        pytest.param("auto", True, False, "tcx", id="tcx where available"),
+        pytest.param("auto", True, True, "clsact", id="clsact next to others' programs"),
         pytest.param("auto", False, False, "clsact", id="clsact without tcx"),
-        pytest.param("tcx", True, True, "tcx", id="tcx if told so"),
-        pytest.param("clsact", True, False, "clsact", id="clsact if told so"),
+        pytest.param("tcx", True, True, "tcx", id="tcx if configured"),
+        pytest.param("clsact", True, False, "clsact", id="clsact if configured"),
     ],
 )
 def test_the_way_to_attach(mode, has_tcx, is_foreign, expected):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where XDP belongs, and why a device is without."""
+"""Which devices get XDP, and the reasons why others do not."""
 
 import dataclasses
 from pathlib import Path

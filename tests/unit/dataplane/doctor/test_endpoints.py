@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What doctor says of endpoints that packets do not get to."""
+"""doctor's findings about unreachable endpoints."""
 
 from ebpflb.dataplane.doctor.endpoints import check_endpoints
 from ebpflb.dataplane.doctor.finding import Severity

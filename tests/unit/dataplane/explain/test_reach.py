@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes and neighbours as the kernel tells them, and what that means for an endpoint."""
+"""Routes and neighbours as the kernel reports them, and what they mean for an endpoint."""
 
 import pytest
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the differential test does not ask: devices, routes, addresses, flows, and the words."""
+"""Cases that the differential test leaves out: devices, routes, addresses, flows, and the
+wording."""
 
 import time
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ends of the flows of the tests."""
+"""How the tests' flows end."""
 
 import ctypes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of which flows netfilter is told, so that it does not take their source ports."""
+"""Which flows are registered with netfilter, so that it does not allocate their source ports."""
 
 import logging
 from collections.abc import Iterable

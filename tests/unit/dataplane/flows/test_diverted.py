@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which flows go back to the tables that evict, over maps in memory."""
+"""Which diverted flows return to the evicting tables, over maps in memory."""
 
 import pytest
 

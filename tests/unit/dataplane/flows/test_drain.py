@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a drain takes away, and how long it waits."""
+"""What a drain removes, and how long it waits."""
 
 from collections.abc import Iterable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a pass is due, and what it does; tests/bpf/tc/test_flow_filter.py has the programs' side."""
+"""When a pass is due, and its effect; tests/bpf/tc/test_flow_filter.py has the programs' side."""
 
 from sys import byteorder
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which flows are forgotten when the node loses the address that they are masqueraded with."""
+"""Which flows are deleted when the node loses the address that masquerades them."""
 
 import pytest
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counts of open connections come near to what the tables of flows hold, by halves."""
+"""The counts of open connections approach the contents of the flow tables, by halving the
+difference."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sockets are ended, over maps in memory and a list of sockets."""
+"""Which sockets are destroyed, over maps in memory and a list of sockets."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the programs may reset connections that they do not know."""
+"""When the programs may reset unknown connections."""
 
 import logging
 from collections.abc import Container

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DsrSockets on the loopback: questions that real sockets get, and answers from anybody."""
+"""DsrSockets on the loopback: probes received by real sockets, and replies from any sender."""
 
 import errno
 import os

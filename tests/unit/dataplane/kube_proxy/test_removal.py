@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tools are asked, what is said of those that are missing, and what when one fails."""
+"""Which tools are run, and the messages for missing and failing ones."""
 
 import shutil
 

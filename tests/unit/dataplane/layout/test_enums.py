@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The enums of bpf/ and the words for them are of one mind."""
+"""The enums of bpf/ and their texts agree."""
 
 import pytest
 

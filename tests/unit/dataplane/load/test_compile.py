@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The child that compiles, loads and pins ends with whoever has started it."""
+"""The child process that compiles, loads and pins exits with its parent."""
 
 import os
 import signal

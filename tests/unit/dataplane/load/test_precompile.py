@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compiled for an image is what agents ask for."""
+"""The objects compiled for an image are those that agents ask for."""
 
 import os
 import subprocess

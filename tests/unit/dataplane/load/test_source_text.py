@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one text that is compiled: what it is made of, and that each line knows where it is from."""
+"""The single source text that is compiled: its parts, and the origin of each line."""
 
 import re
 from pathlib import Path

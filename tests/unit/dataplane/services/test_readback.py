@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not belong together is not believed, and its room is free again."""
+"""Inconsistent map contents are ignored and their slots freed."""
 
 from collections.abc import Callable
 

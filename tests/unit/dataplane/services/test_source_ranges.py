@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source ranges change as one with what a frontend does, and go when nobody holds them."""
+"""Source ranges change atomically with their frontend, and are deleted with their last user."""
 
 from errno import E2BIG
 

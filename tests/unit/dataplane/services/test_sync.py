@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one change writes, and in which order; test_sync_properties.py has what always holds."""
+"""The writes of one change, and their order; test_sync_properties.py has the invariants."""
 
 import gc
 import weakref

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup tables behind the slots of a range: when they are made, kept, and left out."""
+"""Lookup tables after the slots of a range: when they are written, kept, and left out."""
 
 from errno import E2BIG
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of tunnels: what a file may say, what happens when it changes, and that nobody tells."""
+"""Tunnel keys: valid files, changes of a file, and that no key is ever printed."""
 
 import logging
 from pathlib import Path

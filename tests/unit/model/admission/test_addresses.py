@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which external and load-balancer IPs a Service gets, and what it is told about the others."""
+"""Which external and load-balancer IPs a Service gets, and the reasons for refused ones."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Services have lookup tables: no namespace takes the room of another."""
+"""Which Services get lookup tables: no namespace uses another one's share."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def told(*services: Service, **defaults: Any) -> Changes:
 
 
 def without(changes: Changes) -> list[str]:
-    """The names of those that are told that they have no table."""
+    """The names of the Services that are reported as having no table."""
     return [each.service.name for each in changes.problems() if each.event == "NoLookupTable"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes: when each node is asked whether it takes part in DSR, and what its answers say."""
+"""DSR probes: when each node is probed, and what its replies mean."""
 
 from collections import Counter
 from collections.abc import Iterator

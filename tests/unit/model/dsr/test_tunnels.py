@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tunnels: where the packets for pods elsewhere go, as nodes and Services come and go."""
+"""Tunnels: the targets of packets for remote pods, as nodes and Services are added and removed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -57,7 +57,7 @@ def reachable(*names: str, families: Iterable[Family] = Family) -> dict[Peer, Re
 
 
 class Followed:
-    """Tunnels, all nodes reachable, and what somebody has who takes every change."""
+    """Tunnels, all nodes reachable, and a receiver's state after every change."""
 
     def __init__(self) -> None:
         self.tunnels = Tunnels()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/metrics/slis, and the health check that it is about."""
+"""/metrics/slis, and the health check that it reports."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

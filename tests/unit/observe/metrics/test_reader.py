@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services over maps in memory, what programs would count there, and what a scrape finds."""
+"""Services over maps in memory, the counters that programs would write there, and the scrape."""
 
 from math import inf
 from sys import byteorder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists and events as bytes, with objects in them that cannot be read: all others are."""
+"""Lists and events as bytes, including objects that cannot be decoded: all others are."""
 
 import json
 from collections.abc import Generator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which API server is asked: the configured ones, those learnt, and what is remembered."""
+"""Which API server is used: the configured ones, discovered ones, and remembered ones."""
 
 import json
 import socket

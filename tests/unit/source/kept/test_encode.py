@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written is read again as the same object."""
+"""An encoded object is decoded as the same object."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept while the API server answers is served if it does not, and only then."""
+"""The state stored while the API server responds is served when it does not, and only then."""
 
 import logging
 import threading

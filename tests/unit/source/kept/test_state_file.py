@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept is believed only if it is this cluster's, young enough, whole, and ours."""
+"""A stored state is used only if it is of the same cluster, recent, intact, and owned by this
+user."""
 
 import gzip
 import os
