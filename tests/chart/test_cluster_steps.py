@@ -150,7 +150,7 @@ def test_it_says_so_when_the_api_refuses(api: FakeApi) -> None:
     assert done.stderr.startswith("the API does not answer: HTTP Error 401")
 
 
-def test_it_says_so_when_nobody_listens(api: FakeApi) -> None:
+def test_a_refused_connection_to_the_api_is_reported(api: FakeApi) -> None:
     done = wait(api, 1.5, port=1)
     assert done.returncode == 1
     assert "Connection refused" in done.stderr

@@ -97,7 +97,7 @@ def test_metrics_behind_a_proxy_leave_the_node_over_tls_only() -> None:
     assert endpoint["bearerTokenFile"].endswith("/token")
 
 
-def test_only_such_a_proxy_may_ask_who_somebody_is() -> None:
+def test_only_such_a_proxy_may_create_reviews() -> None:
     def asks(values: Object) -> set[str]:
         rules = installed(render(values), "ClusterRole")["rules"]
         return {name for rule in rules for name in rule["resources"] if name.endswith("reviews")}

@@ -127,7 +127,7 @@ def test_what_was_left_on_purpose_goes_with_the_next_release(cluster: Cluster) -
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_cleans_up_removes_nothing_beside_agents(cluster: Cluster) -> None:
+def test_cleanup_removes_nothing_while_agents_run(cluster: Cluster) -> None:
     rendered = render(release.values(cluster))
     hooks = [each for each in rendered if hook_of(each) == "post-delete"]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": hooks})

@@ -9,7 +9,7 @@ import ebpflb
 from tests.chart.harness.rendering import CHART
 
 
-def test_the_chart_installs_the_version_beside_it() -> None:
+def test_the_chart_installs_the_version_of_its_checkout() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == ebpflb.__version__
     assert chart["version"] == ebpflb.__version__

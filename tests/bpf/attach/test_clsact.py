@@ -89,7 +89,7 @@ def test_tc_shows_the_name(bench):
     assert "pref 1 bpf chain 0 handle 0x6c62 ebpflb:lb_pod_ingress direct-action" in shown
 
 
-def test_ours_is_first_at_ingress_and_last_at_egress(bench, bpffs, drop, accept):
+def test_the_filter_is_first_at_ingress_and_last_at_egress(bench, bpffs, drop, accept):
     tc("qdisc add dev veth0 clsact")
     add_foreign(drop, bpffs, "ingress prio 1")
     theirs = tiny.load(tiny.PASS)

@@ -233,7 +233,7 @@ def own_mount(settings: Settings) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_mount")
-def test_pins_that_somebody_removes_are_pinned_again(settings, make, bpffs):
+def test_removed_pins_are_pinned_again(settings, make, bpffs):
     kernel = make()
     kernel.start(WEB, keep_others=False)
     before = pinned(settings.bpffs_root)

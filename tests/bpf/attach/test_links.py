@@ -50,7 +50,7 @@ def test_a_socket_hook_runs_until_it_is_detached(bpffs, cgroup, refuse):
     assert not links.detach(pin)
 
 
-def test_a_hook_is_detached_though_somebody_else_holds_the_link(bpffs, cgroup, refuse):
+def test_a_hook_is_detached_although_another_process_holds_the_link(bpffs, cgroup, refuse):
     links.attach_cgroup(bpffs / "lb_connect4", cgroup, CONNECT4, refuse)
     held = libbpf.obj_get(bpffs / "lb_connect4")
     assert links.detach(bpffs / "lb_connect4")
@@ -145,13 +145,13 @@ def test_replacing_a_tcx_program_leaves_no_moment_without_one(bpffs, wire, drop)
     assert not wire.has_come_in()
 
 
-def test_ours_is_first_at_tcx_ingress(bpffs, wire, drop, accept):
+def test_the_program_is_first_at_tcx_ingress(bpffs, wire, drop, accept):
     links.attach_tcx(bpffs / "theirs", wire.ifindex, INGRESS, drop)
     links.attach_tcx(bpffs / "ours", wire.ifindex, INGRESS, accept)
     assert wire.comes_in()
 
 
-def test_ours_is_last_at_tcx_egress(bpffs, wire, drop, accept):
+def test_the_program_is_last_at_tcx_egress(bpffs, wire, drop, accept):
     links.attach_tcx(bpffs / "theirs", wire.ifindex, EGRESS, accept)
     links.attach_tcx(bpffs / "ours", wire.ifindex, EGRESS, drop)
     assert wire.goes_out()

@@ -146,7 +146,7 @@ def test_everything_is_removed(root):
     assert not root.exists()
 
 
-def test_what_others_pinned_beside_ours_stays(root):
+def test_foreign_pins_next_to_ebpflbs_are_not_touched(root):
     with Pins(root) as held:
         held.commit(held.create())
         pin_a_map(root / "theirs")

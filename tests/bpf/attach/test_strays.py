@@ -172,7 +172,7 @@ def test_the_remains_of_an_interrupted_start_are_no_error(attach):
     assert strays(ours) == []
 
 
-def test_a_lock_alone_refuses_nobody(attach, alone):
+def test_a_lock_without_another_set_refuses_no_agent(attach, alone):
     ours = attach("ours")
     alone(ours)
     alone(ours).refuse_other_agent()
@@ -197,6 +197,6 @@ print(HookLock(Path(sys.argv[1])).held_by_others())
     assert done.stdout == f"cgroup {tmp_path}/{cgroup.name}\n"
 
 
-def test_what_is_no_cgroup_is_said(tmp_path):
+def test_a_root_that_is_no_cgroup_is_reported(tmp_path):
     with pytest.raises(ConfigError, match=f"--cgroup-root {tmp_path}: not a cgroup v2 directory"):
         SecondSet(tmp_path, tmp_path)

@@ -109,7 +109,7 @@ def test_a_connection_is_counted_to_the_byte(
     assert not connections(datapath)
 
 
-def test_a_connection_whose_place_another_one_has_is_beside_it(
+def test_a_connection_without_a_free_slot_is_stored_elsewhere(
     datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
 ):
     frontend, backend, _ = service(datapath, tcp)
@@ -151,7 +151,7 @@ def test_a_refused_connection_has_failed(
         assert datapath.all_counts(name, at).failed == 1
 
 
-def test_a_connection_that_nobody_answers_has_failed(
+def test_a_connection_without_an_answer_has_failed(
     datapath: Datapath, conversing: Conversing, ring: Ring, tcp: Kind
 ):
     frontend = End(tcp.net.cluster_ip, 80)

@@ -218,7 +218,7 @@ def test_a_direct_connection_is_left_alone_also_when_half_of_the_old_flow_is_los
         assert_same(flow.datapath.run("lb_pod_egress", packet).packet, packet)
 
 
-def test_a_connection_of_somebody_else_from_the_port_of_a_closed_flow_is_left_alone(flow: Flow):
+def test_a_connection_without_a_service_from_the_port_of_a_closed_flow_is_left_alone(flow: Flow):
     flow.establish()
     flow.request("R")
     key = frontend_key(flow.frontend, flow.kind.proto)

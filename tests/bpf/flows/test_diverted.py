@@ -29,7 +29,7 @@ def counts(datapath: Datapath) -> list[int]:
     return [len(list(datapath.maps[name].items())) for name in NAMES]
 
 
-def test_the_handshake_takes_place_among_established_flows(flow: Flow):
+def test_a_diverted_handshake_is_in_the_established_table(flow: Flow):
     divert(flow.datapath)
     flow.request("S")
     flow.reply("SA")
@@ -41,7 +41,7 @@ def test_the_handshake_takes_place_among_established_flows(flow: Flow):
     flow.reply("PA")
 
 
-def test_a_handshake_goes_on_when_that_is_over(flow: Flow):
+def test_a_diverted_handshake_goes_on_after_the_diversion(flow: Flow):
     divert(flow.datapath)
     flow.request("S")
     divert(flow.datapath, on=False)
@@ -50,7 +50,7 @@ def test_a_handshake_goes_on_when_that_is_over(flow: Flow):
     assert flow.is_established()
 
 
-def test_a_handshake_that_began_before_goes_on_where_it_is(flow: Flow):
+def test_a_handshake_that_began_before_is_not_diverted(flow: Flow):
     flow.request("S")
     divert(flow.datapath)
     flow.reply("SA")
@@ -60,7 +60,7 @@ def test_a_handshake_that_began_before_goes_on_where_it_is(flow: Flow):
     assert flow.is_established()
 
 
-def test_a_half_open_flow_goes_back_and_on(flow: Flow):
+def test_a_half_open_flow_returns_and_goes_on(flow: Flow):
     divert(flow.datapath)
     flow.request("S")
     flow.reply("SA")
@@ -99,7 +99,7 @@ def test_a_connection_that_is_established_while_it_goes_back_goes_on(flow: Flow)
     assert flow.is_established()
 
 
-def test_what_goes_back_replaces_an_older_flow_and_no_later_one(flow: Flow):
+def test_a_returning_flow_replaces_an_older_flow_but_no_newer_one(flow: Flow):
     divert(flow.datapath)
     flow.request("S")
     settled, opening = (flow.datapath.maps[name] for name in ("lb_conntrack", "lb_ct_short"))
@@ -115,7 +115,7 @@ def test_what_goes_back_replaces_an_older_flow_and_no_later_one(flow: Flow):
         assert dict(opening.items()) == expected
 
 
-def test_without_room_there_flows_are_where_they_always_are(flow: Flow):
+def test_when_the_other_table_is_full_flows_are_not_diverted(flow: Flow):
     table = flow.datapath.maps["lb_conntrack"]
     others = [bytes(LbTuple(sport=port)) for port in range(SIZES.conntrack)]
     table.update_batch([(key, bytes(table.value_size)) for key in others])
@@ -148,7 +148,7 @@ def test_masqueraded_connections_keep_their_ports(
     assert counts(datapath) == [60, 0, 0, 0]
 
 
-def test_new_udp_flows_are_among_streams(datapath: Datapath, node: Node, udp: Kind):
+def test_diverted_udp_flows_are_in_the_stream_table(datapath: Datapath, node: Node, udp: Kind):
     node_addresses(datapath, node)
     divert(datapath)
     sessions = UdpSessions(datapath, node, udp)

@@ -112,7 +112,7 @@ def test_without_a_question_it_is_a_request(asking: Asking):
     assert not asking.hears()
 
 
-def test_an_answer_of_somebody_else_is_a_request(asking: Asking):
+def test_an_answer_of_another_server_is_a_request(asking: Asking):
     asking.ask()
     asking.peer = asking.peer._replace(port=CLIENT_PORT + 1)
     assert not asking.hears()

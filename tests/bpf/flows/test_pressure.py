@@ -155,7 +155,7 @@ def test_a_flood_of_datagrams_moves_no_stream(
 
 
 @pytest.mark.parametrize("flags", ["A", "SA", "PA", "FA", "R", "RA"])
-def test_a_packet_of_a_connection_that_is_not_ours_passes_a_node_port(
+def test_a_packet_of_a_direct_connection_passes_a_node_port(
     datapath: Datapath, node: Node, tcp: Kind, flags: str
 ):
     node_addresses(datapath, node)

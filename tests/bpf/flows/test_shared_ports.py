@@ -58,7 +58,7 @@ def shared(datapath: Datapath, node: Node, kind: Kind) -> Shared:
     return Shared(datapath, node, kind)
 
 
-def test_a_port_that_a_process_uses_to_the_backend_is_left_out(shared: Shared):
+def test_a_port_that_a_process_uses_to_the_backend_is_not_allocated(shared: Shared):
     outside = shared.outside
     with shared.connected(outside.backend):
         assert outside.source(10000).port == FREE
@@ -69,7 +69,7 @@ def test_a_port_that_a_process_uses_to_the_backend_is_left_out(shared: Shared):
         assert_untouched(shared.datapath, "lb_host_ingress", answer, ifindex=ifindex)
 
 
-def test_one_that_it_uses_to_somebody_else_is_used(shared: Shared):
+def test_a_port_that_a_process_uses_to_another_destination_is_allocated(shared: Shared):
     shared.give(*ONE)
     other = shared.outside.backend._replace(port=9999)
     with shared.connected(other):

@@ -148,7 +148,7 @@ def test_a_client_that_the_backend_refused_starts_over(tcp_outside: Outside):
     assert outside.source(10000).port == 3000
 
 
-def test_a_flow_whose_port_was_taken_is_forgotten_whole(tcp_outside: Outside):
+def test_a_flow_whose_port_was_taken_is_deleted_completely(tcp_outside: Outside):
     outside = tcp_outside
     outside.datapath.settings(snat_ports=ONE_PORT)
     outside.run_to_its_end(10000)
@@ -203,7 +203,7 @@ def half_open(tcp_outside: Outside, request: pytest.FixtureRequest) -> HalfOpen:
     return HalfOpen(tcp_outside, request.param)
 
 
-def test_a_new_flow_takes_the_port_of_a_handshake_that_nobody_ends(half_open: HalfOpen):
+def test_a_new_flow_takes_the_port_of_an_unfinished_handshake(half_open: HalfOpen):
     half_open.age()
     source = half_open.outside.source(20000)
     assert source in half_open.open.values()

@@ -119,7 +119,7 @@ def test_counters_of_others_go_on(gateway, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_chains_that_somebody_else_jumps_to_stay(gateway, backend):
+def test_chains_that_other_rules_jump_to_are_kept(gateway, backend):
     LOADERS[backend]()
     for program in ("iptables", "ip6tables"):
         run(f"{program}-{backend}", "-t", "nat", "-N", "KUBE-HOSTPORTS")

@@ -75,7 +75,7 @@ def test_a_node_port_where_another_device_has_the_place(counts: Datapath, node: 
 
 
 @pytest.mark.parametrize("program", ["lb_host_ingress", "lb_pod_ingress", "lb_pod_egress"])
-def test_a_packet_of_others(counts: Datapath, kind: Kind, program: str):
+def test_a_packet_that_is_not_service_traffic(counts: Datapath, kind: Kind, program: str):
     packet = kind.frame(End(kind.net.client, 4000), End(kind.net.remote, 4001), "A")
     assert run(counts, Hook(program), packet)[0] == 0
     near = kind.frame(End(kind.net.client, 4000), End(kind.net.node, 4001), "A")
@@ -92,7 +92,7 @@ def test_a_process_of_the_host(counts: Datapath, counted_asker: Asker, kind: Kin
     assert found == AT_SOCKET + (kind.proto is Protocol.UDP)
 
 
-def test_a_process_that_connects_to_others(counts: Datapath, counted_asker: Asker, kind: Kind):
+def test_a_process_that_connects_to_no_service(counts: Datapath, counted_asker: Asker, kind: Kind):
     _, index = remote_backend(counts, kind)
     cluster_ip(counts, kind, [index])
     looks(counts.maps)

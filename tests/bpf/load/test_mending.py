@@ -92,13 +92,13 @@ def test_a_generation_that_lost_everything_is_replaced(root, place):
     assert root.current() == second
 
 
-def test_a_foreign_map_beside_ours_is_left_there(root):
+def test_a_foreign_map_next_to_the_pins_is_not_touched(root):
     first = start(root)
     pin_map(first.maps / "theirs")
     assert load(root, compiler=refuse) == first
 
 
-def test_a_pin_in_the_place_of_a_generation_is_nobodys(root):
+def test_a_pin_named_like_a_generation_is_ignored(root):
     pin_map(root.root / "1-7")
     assert start(root).number == 1
     (root.root / "1-7").unlink()

@@ -20,7 +20,7 @@ TCP_SEEDS, UDP_SEEDS = (*range(1, 81), 250, 192748600826, 195346484627), range(1
 NAMES = [each.name for each in DEVIATIONS]
 
 
-def test_flows_are_netfilters_but_for_what_differs_on_purpose(ours: Ours, theirs: Netfilter):
+def test_flows_match_netfilters_but_for_documented_deviations(ours: Ours, theirs: Netfilter):
     met = play_tcp(ours, theirs, TCP_SEEDS) + play_udp(ours, theirs, UDP_SEEDS)
     assert set(met) == set(NAMES)
 

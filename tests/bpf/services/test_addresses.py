@@ -67,7 +67,7 @@ def test_the_addresses_share_places():
 
 
 @pytest.mark.slow
-def test_none_has_the_flags_of_another(datapath: Datapath, wrapper: Loaded):
+def test_no_address_gets_the_flags_of_another(datapath: Datapath, wrapper: Loaded):
     sync = Sync(datapath.maps, grace=0)
     sync.load()
     chance = random.Random(1)

@@ -64,7 +64,7 @@ def test_all_frontends_of_a_service_port_lead_to_one_backend(sessions: Sessions)
     assert {sessions.ask(frontend) for _ in range(TIMES)} == {first}
 
 
-def test_a_port_besides_has_its_own_clients(sessions: Sessions):
+def test_another_service_port_has_its_own_clients(sessions: Sessions):
     besides = external(sessions, sessions.backends, sessions.backends)
     sessions.change(besides, service=OTHER_SERVICE)
     pairs = {

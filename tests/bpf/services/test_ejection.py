@@ -99,7 +99,7 @@ def test_resets_in_answer_to_a_syn_count_only_for_watched_backends(datapath, tcp
         assert failures(datapath, index) == (count if watched else 0, 0)
 
 
-def test_a_success_ends_the_row(datapath, tcp):
+def test_a_success_resets_the_failure_count(datapath, tcp):
     flow, index = one_backend(datapath, tcp, WATCHED)
     set_failures(datapath, index, 4)
     flow.request("S")
@@ -199,7 +199,7 @@ def test_it_is_counted_how_many_clients_have_failed(datapath, tcp):
     assert counted(datapath, index).failed == 0
 
 
-def test_addresses_outside_that_one_client_may_have_are_one(datapath, node, tcp):
+def test_external_addresses_of_one_64_count_as_one_client(datapath, node, tcp):
     """External addresses within one /64."""
     node_addresses(datapath, node)
     held = Held(datapath, node, tcp)

@@ -172,7 +172,7 @@ def test_what_a_process_of_this_node_serves_is_not_masqueraded(
         assert_same(result.packet, changed(request, target=backend))
 
 
-def test_a_pod_that_reaches_itself_is_turned_around_as_ever(
+def test_a_pod_that_reaches_itself_is_a_hairpin_as_without_masquerade(
     datapath: Datapath, node: Node, kind: Kind
 ):
     _, index = local_backend(datapath, kind, kind.net.pod)

@@ -50,7 +50,7 @@ def test_backends_come_in_turn(sessions: Sessions):
     assert in_turn([sessions.ask() for _ in range(3 * FEW)], sessions.backends[:FEW])
 
 
-def test_at_random_they_do_not(sessions: Sessions):
+def test_random_backends_do_not_come_in_turn(sessions: Sessions):
     chosen = [sessions.ask() for _ in range(3 * FEW)]
     assert not in_turn(chosen, sessions.backends[:FEW])
 
@@ -139,7 +139,7 @@ def test_connections_are_counted_and_so_come_out_even(sessions: Sessions):
     assert max(chosen.values()) - min(chosen[each] for each in sessions.backends[:FEW]) <= 16
 
 
-def test_of_one_backend_there_is_no_choice(sessions: Sessions):
+def test_a_single_backend_gets_every_connection(sessions: Sessions):
     least(sessions)
     sessions.change(
         sessions.frontend, affinity_timeout=0, local=sessions.range_of([sessions.backends[0]])

@@ -65,7 +65,7 @@ def test_ports_of_any_value_are_in_the_filter(datapath: Datapath, kind: Kind, po
     assert_same(datapath.run("lb_pod_egress", reply).packet, changed(reply, source=frontend))
 
 
-def test_what_is_none_of_ours_is_not_in_the_filter(datapath: Datapath, kind: Kind):
+def test_other_traffic_is_not_in_the_filter(datapath: Datapath, kind: Kind):
     packet = kind.frame(pod(kind), End(kind.net.client, 80))
     assert_untouched(datapath, "lb_pod_ingress", packet)
     for name in FILTERS:

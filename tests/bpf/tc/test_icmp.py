@@ -291,7 +291,7 @@ def test_a_quote_that_is_cut_off_passes_untouched(datapath: Datapath, kind: Kind
         assert_untouched(datapath, some.program, cut, ifindex=some.ifindex)
 
 
-def test_an_error_to_somebody_else_passes_untouched(datapath: Datapath, kind: Kind, some: Case):
+def test_an_error_to_another_host_passes_untouched(datapath: Datapath, kind: Kind, some: Case):
     for target in (kind.net.node, kind.net.overlay, kind.net.cluster_ip, kind.net.remote):
         if target != some.quoted.payload.src:
             astray = error(kind, ROUTER[kind.net], some.quoted, target=target)
@@ -334,7 +334,7 @@ def test_other_messages_with_a_packet_in_them_pass_untouched(
         assert_untouched(datapath, some.program, Ether(bytes(frame)), ifindex=some.ifindex)
 
 
-def test_a_strange_quote_passes_untouched(datapath: Datapath, kind: Kind, some: Case):
+def test_an_unusual_quote_passes_untouched(datapath: Datapath, kind: Kind, some: Case):
     for name, value in STRANGE[kind.net]:
         network = some.quoted.payload.copy()
         network.setfieldval(name, value)

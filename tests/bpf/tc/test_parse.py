@@ -141,7 +141,7 @@ def test_the_dont_fragment_bit_does_not_make_a_fragment(parse: Parser):
 
 
 @pytest.mark.parametrize("packet", NOT_OURS.values(), ids=NOT_OURS)
-def test_what_is_not_ours_is_left_alone(parse: Parser, packet: Packet):
+def test_other_packets_are_left_alone(parse: Parser, packet: Packet):
     assert parse(packet) is None
 
 

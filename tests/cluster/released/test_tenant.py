@@ -106,7 +106,7 @@ def refused(cluster: Cluster) -> set[str]:
     return set(cluster.kubectl("-n", TENANT, "get", "events", selector, "-o", path).split())
 
 
-def test_what_a_tenant_makes_costs_nobody_else_anything(
+def test_objects_of_a_tenant_do_not_affect_other_namespaces(
     cluster: Cluster, plugin: Plugin, tenant: None
 ):
     before = restarts(cluster)

@@ -163,7 +163,7 @@ ATTACKS: Mapping[str, Attack] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_floods_and_forged_packets_cost_nobody_else_anything(
+def test_floods_and_forged_packets_do_not_affect_other_clients(
     lab: Lab,
     spec: ServiceSpec,
     others: Bystanders,
@@ -186,7 +186,7 @@ def test_floods_and_forged_packets_cost_nobody_else_anything(
 
 @pytest.mark.parametrize("protocol", ["SOCK_STREAM", "SOCK_DGRAM"])
 @pytest.mark.parametrize("where", ["ClusterIP", "NodePort", "all ports of a load-balancer IP"])
-def test_what_a_pod_opens_costs_nobody_else_anything(
+def test_sockets_of_a_pod_do_not_affect_other_clients(
     lab: Lab, spec: ServiceSpec, others: Bystanders, where: str, protocol: str
 ):
     pod = Attacker("a pod without rights", lab.pod("pod-1-2"), SOCKETS)

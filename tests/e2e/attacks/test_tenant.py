@@ -153,7 +153,7 @@ def grown(before: list[int], now: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_what_a_tenant_writes_costs_nobody_else_anything(
+def test_objects_of_a_tenant_do_not_affect_other_clients(
     shared: Cluster, spec: ServiceSpec, others: Bystanders, tenant: Attacker, attack: str
 ):
     lab, written = shared.lab, 0

@@ -21,13 +21,13 @@ def churn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Churn]:
         yield churn
 
 
-def test_nothing_that_is_gone_stays_in_an_agent_or_in_the_kernel(churn: Churn):
+def test_deleted_objects_leave_nothing_in_an_agent_or_in_the_kernel(churn: Churn):
     for seed in SEEDS:
         churn.play(seed, STEPS)
     assert len(churn.checkpoints) == len(SEEDS)
 
 
-def test_what_stays_is_seen(churn: Churn):
+def test_growth_is_detected(churn: Churn):
     node = churn.cluster.lab.node("node1")
     before = footprint(node)
     objects = draw_service(churn.cluster.lab, Random(1), 0)

@@ -97,7 +97,7 @@ def test_commands_run_inside_namespace_and_cgroup(small):
     assert os.readlink("/proc/self/ns/net") != lines[-2]
 
 
-def test_a_node_has_its_pods_in_its_cgroup_and_nobody_elses(small):
+def test_a_node_has_its_pods_in_its_cgroup_and_no_others(small):
     status = {row.name: row.pid for row in small.status()}
     for node, pod in (("node1", "pod-1-1"), ("node2", "pod-2-1")):
         assert processes.in_cgroup(small.node(node).cgroup) == {status[pod]}

@@ -28,7 +28,7 @@ def name():
     assert leftovers() == []
 
 
-def test_what_has_the_name_but_is_no_labs_is_not_touched(name):
+def test_a_namespace_with_a_labs_name_that_is_no_labs_is_not_touched(name):
     namespaces.create(f"{name}-node1")
     try:
         with pytest.raises(ConfigError, match=rf"/run/netns/{name}-node1 exists and belongs to no"):

@@ -127,7 +127,7 @@ def other(lab: Lab, log: Path, *options: str) -> Iterator[NodeAgent]:
         ebpflb(lab.node("node2"), "cleanup")
 
 
-def test_a_node_without_dsr_gets_none(edge: Edge, tmp_path: Path):
+def test_a_node_without_dsr_gets_no_tunnels(edge: Edge, tmp_path: Path):
     with other(edge.lab, tmp_path, "--dsr", "off"):
         edge.assert_told("IPv4", "IPv6")
         edge.await_tunnels()
@@ -143,12 +143,12 @@ def test_a_node_without_dsr_gets_none(edge: Edge, tmp_path: Path):
         edge.assert_told()
 
 
-def test_nor_does_one_without_an_agent(edge: Edge):
+def test_a_node_without_an_agent_gets_no_tunnels(edge: Edge):
     edge.assert_told("IPv4", "IPv6")
     edge.await_tunnels()
 
 
-def test_a_firewall_for_one_family_costs_this_one_alone(edge: Edge, tmp_path: Path):
+def test_a_firewall_for_one_family_ends_the_tunnels_of_that_family_only(edge: Edge, tmp_path: Path):
     with other(edge.lab, tmp_path, *DSR):
         edge.await_tunnels(4, 6)
         with edge.firewall("ether type ip6"):
@@ -159,7 +159,7 @@ def test_a_firewall_for_one_family_costs_this_one_alone(edge: Edge, tmp_path: Pa
         edge.await_tunnels(4, 6)
 
 
-def test_a_stopped_agent_takes_its_node_out_of_nothing(edge: Edge, tmp_path: Path):
+def test_tunnels_to_a_node_outlive_its_agent(edge: Edge, tmp_path: Path):
     with other(edge.lab, tmp_path, *DSR) as agent:
         edge.await_tunnels(4, 6)
         agent.kill()
@@ -168,7 +168,7 @@ def test_a_stopped_agent_takes_its_node_out_of_nothing(edge: Edge, tmp_path: Pat
         edge.assert_told()
 
 
-def test_no_pod_sees_the_node_while_the_agent_there_starts_again(edge: Edge, tmp_path: Path):
+def test_pods_see_the_client_while_their_nodes_agent_restarts(edge: Edge, tmp_path: Path):
     (agent,) = edge.cluster.agents.values()
     with other(edge.lab, tmp_path, *DSR):
         edge.await_tunnels(4, 6)

@@ -124,7 +124,7 @@ def test_a_client_outside_the_source_ranges_is_dropped(cluster, lab):
         assert fate(pod, address, PORT) in names(lab.pods)
 
 
-def test_what_is_none_of_ours_passes(cluster, lab):
+def test_an_address_without_a_service_passes(cluster, lab):
     node = lab.node("node1")
     for version in cluster.versions:
         target = place(address_of(lab.pod("pod-2-1"), version), 8080)

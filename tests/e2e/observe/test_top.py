@@ -29,7 +29,7 @@ def served(own_lab, tmp_path_factory) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_it_counts_what_is_sent(served, own_lab):
+def test_top_counts_the_connections_that_are_sent(served, own_lab):
     spec = served.serve(served.new(), own_lab.pods)
     pod, (address, *_) = own_lab.pod("pod-1-1"), served.cluster_ips(spec)
     seen: list[dict[str, Any]] = []

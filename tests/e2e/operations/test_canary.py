@@ -99,7 +99,7 @@ def hold(stack: ExitStack, lab: Lab) -> list[LoadRun]:
     ]
 
 
-def test_connections_go_on_and_the_ports_of_one_are_not_taken_by_the_other(canary: Cluster):
+def test_connections_go_on_and_neither_proxy_takes_the_others_ports(canary: Cluster):
     lab, new = canary.lab, set[str]()
     with ExitStack() as stack:
         flows = [*opened(stack, lab, 1)]

@@ -202,7 +202,7 @@ def wait_for_pins(node: LabNode, links: int) -> None:
     wait_until(lambda: len(pins_of(node)) == links, "links are pinned")
 
 
-def test_pins_that_somebody_removes_cost_no_connection_and_come_back(cluster, lab, agent):
+def test_removed_pins_cost_no_connection_and_are_restored(cluster, lab, agent):
     spec = cluster.serve(cluster.new(), lab.pods)
     links = len(pins_of(agent.node))
     first = lab.pod("pod-1-1")

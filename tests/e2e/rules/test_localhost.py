@@ -42,7 +42,7 @@ def test_localhost_of_ipv6_has_none_by_default(cluster, lab, protocol):
         ),
     ],
 )
-def test_both_options_must_allow_it(own_lab, tmp_path, options, is_served):
+def test_localhost_node_ports_need_both_options(own_lab, tmp_path, options, is_served):
     with started(own_lab, tmp_path, options, ["node1"]) as cluster:
         spec = cluster.serve(cluster.new(), own_lab.pods)
         for protocol in PROTOCOLS:

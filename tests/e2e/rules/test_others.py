@@ -81,7 +81,7 @@ def test_a_connection_from_a_port_that_is_a_node_port_gets_its_replies(cluster, 
             assert asking.recv(10) == text
 
 
-def test_programs_that_somebody_removed_come_back(own_lab, tmp_path):
+def test_removed_programs_are_attached_again(own_lab, tmp_path):
     node = own_lab.node("node1")
     with started(own_lab, tmp_path, ["--attach=clsact"], ["node1"]) as cluster:
         spec = cluster.serve(cluster.new(), own_lab.pods)

@@ -134,7 +134,7 @@ def test_external_policy_local_leads_others_to_the_pod_here_with_their_address(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_load_balancer_ip_of_mode_proxy_is_not_ours(gateway, client):
+def test_a_load_balancer_ip_of_mode_proxy_is_not_served(gateway, client):
     spec = gateway.cluster.new("LoadBalancer")
     objects = gateway.lab.service(spec, [gateway.lab.pod(HERE)])
     for ingress in objects[0]["status"]["loadBalancer"]["ingress"]:

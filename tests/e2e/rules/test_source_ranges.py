@@ -99,7 +99,7 @@ def test_cluster_ips_and_node_ports_are_for_everybody(cluster, lab, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_without_pods_only_those_in_a_range_are_refused(cluster, lab, protocol):
+def test_without_pods_only_clients_in_a_range_are_refused(cluster, lab, protocol):
     members = everybody(lab)
     for allowed, excluded in ((members[:2], members[2:]), (members[2:], members[:2])):
         spec = cluster.serve(limited(cluster.new("LoadBalancer"), lone(*allowed)))

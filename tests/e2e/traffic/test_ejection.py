@@ -217,7 +217,7 @@ def test_an_agent_that_is_away_and_comes_back(cluster, spec, ejection):
     wait_until(lambda: ask(here, 16)["pod-2-1"], "the endpoint is back", LONGEST)
 
 
-def test_who_looks_sees_it(cluster, spec):
+def test_an_ejection_is_shown_by_every_view(cluster, spec):
     node, here = cluster.lab.node("node1"), way(cluster, spec, "pod-1-1")
     pod = cluster.lab.pod("pod-2-1")
     with broken(pod, REFUSED):

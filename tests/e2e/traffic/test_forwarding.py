@@ -171,7 +171,7 @@ def test_policies_of_ipsec_are_kept(routed, places, protocol, name):
     assert heard(lab.client, places, protocol) == {POD}
 
 
-def test_a_redirect_passes_both_by(routed, places, tmp_path):
+def test_a_redirect_bypasses_netfilter_and_ipsec(routed, places, tmp_path):
     lab, client = routed.lab, routed.lab.client
     with policy(lab, "drop", client), forwarding(routed, "redirect", tmp_path):
         with xfrm_policy(lab, lab.pod(POD)):
@@ -199,7 +199,7 @@ WRITERS = {
 }
 
 
-def test_auto_follows_who_enforces_policies_and_who_does_no_more(routed, places, tmp_path):
+def test_auto_follows_policy_engines_as_they_appear_and_disappear(routed, places, tmp_path):
     node, client = routed.lab.node("node1"), routed.lab.client
 
     def is_said(text: str) -> bool:
@@ -237,7 +237,7 @@ def test_flows_go_on_when_the_way_changes(routed, places, tmp_path, protocol):
         assert {exchange(flow) for flow in [*flows, *late]} == {POD}
 
 
-def test_whoever_masquerades_may_spare_them_by_kube_proxys_mark(routed, places):
+def test_masquerade_rules_can_exempt_them_by_kube_proxys_mark(routed, places):
     client = routed.lab.client
     with policy(routed.lab, "meta mark & 0x4000 == 0 drop", client):
         assert heard(client, places) == {POD}

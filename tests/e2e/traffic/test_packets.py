@@ -137,7 +137,7 @@ def test_bulk_arrives_as_it_was_sent(network, ways):
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
-def test_who_counts_hops_hears_from_the_node(network, ways, protocol):
+def test_a_ttl_that_expires_at_the_node_gets_an_error(network, ways, protocol):
     for way in ways:
         if way.pod == "pod-2-1":
             with expiring(network, way, protocol, hops=1) as short:

@@ -25,5 +25,5 @@ def test_every_way_ends_where_it_should(rows):
     assert [row for row in rows if not row.is_right] == []
 
 
-def test_no_way_is_left_out(network, rows):
+def test_the_table_has_every_path(network, rows):
     assert len({row.what for row in rows}) == ROWS_PER_FAMILY * len(network.versions)
