@@ -49,7 +49,7 @@ def test_large_datagrams_are_echoed(network: Cluster, places, source: Member):
                 assert echoed(udp, text) == text, (size, address, port)
 
 
-def test_tcp_works_next_to_fragments(network: Cluster, places, source: Member):
+def test_tcp_bodies_of_8000_bytes_are_echoed(network: Cluster, places, source: Member):
     body = Random(1).randbytes(8000)
     for address, port in places:
         with connected(source, address, port) as tcp:
