@@ -45,15 +45,6 @@ def test_internal_policy_local_leads_to_pods_of_this_node(cluster, lab, protocol
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_internal_policy_local_is_silent_without_pods_on_this_node(cluster, lab, protocol):
-    spec = cluster.new("ClusterIP", internalTrafficPolicy="Local")
-    cluster.serve(spec, lab.pods_on("node2"))
-    for place in cluster.cluster_ips(spec):
-        for member in (lab.node("node1"), lab.pod("pod-1-1")):
-            assert is_silent(member, place, PORT, protocol)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_external_policy_local_keeps_clients_on_the_node_and_their_addresses(
     cluster, lab, protocol
 ):
