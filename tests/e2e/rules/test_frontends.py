@@ -57,16 +57,6 @@ def test_external_policy_local_keeps_clients_on_the_node_and_their_addresses(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_external_policy_local_lets_pods_and_hosts_of_the_node_go_anywhere(cluster, lab, protocol):
-    elsewhere = lab.pods_on("node2")
-    spec = cluster.serve(cluster.new(externalTrafficPolicy="Local"), elsewhere)
-    for place in node_ports(cluster, spec):
-        assert is_silent(lab.client, place, spec.node_port, protocol)
-        for member in (lab.node("node1"), lab.pod("pod-1-1")):
-            assert pods_at(member, place, spec.node_port, protocol) == names(elsewhere)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("kind", ["external", "load-balancer"])
 def test_external_addresses_are_served_to_everybody(cluster, lab, kind, protocol):
     spec = cluster.new("ClusterIP" if kind == "external" else "LoadBalancer")
