@@ -15,7 +15,7 @@ import pytest
 
 from ebpflb.web.server import HttpServer
 
-# A thread that goes on would meet the next test: its patches, its log, its environment.
+# A surviving thread would affect the next test: its patches, its log, its environment.
 SECONDS = 60
 
 

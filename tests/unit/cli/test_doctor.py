@@ -17,7 +17,7 @@ BAD = Finding(Severity.ERROR, "sysctls", "x", "is 0", "set it")
 
 @pytest.fixture
 def node(monkeypatch, tmp_path):
-    """A node without an agent on which this is found; gives what was asked for."""
+    """A node without an agent with these findings; returns the places that were examined."""
     asked = []
 
     def make(*findings):

@@ -58,7 +58,7 @@ def write(pytester: pytest.Pytester, rules: str, tests: str) -> None:
 
 
 def told(result: pytest.RunResult) -> list[str]:
-    """The lines of the plugin, of a run that has failed."""
+    """The lines that the plugin prints in a failed run."""
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     found = [line for line in result.outlines if line.startswith("conformance: ")]
     return [line.removeprefix("conformance: ") for line in found]

@@ -55,7 +55,7 @@ IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
 
 # Address, port and protocol.
 Place = tuple[bytes, int, int]
-# Address and length in bits; None: everybody.
+# Address and length in bits; None: every client.
 Sources = frozenset[tuple[bytes, int]] | None
 
 
@@ -90,7 +90,7 @@ def key_bytes(key: plan.FrontendKey) -> bytes:
 
 
 def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
-    """The way of a program: hash, word, descriptor, slots, backends."""
+    """A program's lookups: hash, word, descriptor, slots, backends."""
     value = maps["lb_frontends"].lookup(key_bytes(key))
     if value is None:
         return None

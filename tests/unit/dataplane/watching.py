@@ -60,7 +60,7 @@ class WatchedMap(OneByOne):
 
 
 class Watch:
-    """Counts writes, dies at one of them if told so, and calls `inspect` after each."""
+    """Counts writes, dies at a given one, and calls `inspect` after each."""
 
     def __init__(self, maps: MapSet) -> None:
         self.plain = maps

@@ -205,7 +205,7 @@ def difference(old: Desired, new: Desired) -> Iterator[tuple[ServiceName, tuple[
 
 
 def outcome(old: Desired, changed: Desired, refused: Iterable[ServiceName]) -> Desired:
-    """What holds afterwards: who was refused keeps what nobody else has taken."""
+    """The result: a Service that was refused keeps whatever no other one has taken."""
     new = {name: each for name, each in changed.items() if name not in refused}
     taken = {frontend.key for frontend in every(new)}
     kept = {

@@ -28,7 +28,7 @@ def assert_tidy(world: World) -> None:
     assert {key for key, _ in world.maps["lb_addrs"].items()} == vip_flags(frontends).keys()
     passing, wanted = filter_flags(world.maps), filter_wanted(frontends)
     assert passing.keys() == wanted.keys()
-    # An address that stays may have had other flags, which flows still need.
+    # An address that is still served may have had other flags, which flows still need.
     assert all(flags & wanted[index] == wanted[index] for index, flags in passing.items())
     ports = {each.service for each in frontends}
     used = {name: usage.used for name, usage in world.sync.usage().items()}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server that knows pods and nodes, and executes commands: on this machine, or as told."""
+"""An API server that knows pods and nodes, and executes commands: on this machine, or with given
+output."""
 
 import base64
 import hashlib

@@ -33,7 +33,7 @@ def start():
 
 @pytest.fixture
 def cgroup(tmp_path):
-    """A directory that looks like a cgroup and lists what it is told."""
+    """A directory that looks like a cgroup and lists these processes."""
 
     def listing(*pids):
         (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))

@@ -78,7 +78,7 @@ class ChangesMachine(RuleBasedStateMachine):
         self.plan_if(ask)
 
     def plan_if(self, ask: bool) -> None:
-        """What was planned before, plus what take() names, is the whole truth."""
+        """What was planned before, plus what take() names, is the complete result."""
         if ask:
             for name in self.changes.take():
                 self.planned[name] = self.changes.plan(name)

@@ -379,7 +379,7 @@ def test_where_the_client_is_kept_or_hidden_anyway_nothing_returns_directly(poli
 @pytest.mark.parametrize("own", [True, False, None])
 @pytest.mark.parametrize("option", [Dsr.ANNOTATED, Dsr.ALL])
 def test_all_endpoints_of_a_node_with_direct_server_return_may_be_sent_to(option, own):
-    """Another node may have been told before that the Service has it."""
+    """Another node may have heard earlier that the Service has it."""
     pieces = [endpoint_slice("web-1", *EVERYWHERE)]
     port = service_port(node_port=30080)
     inside, outside = plan_service(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Services and their ports, and what policy asks of a port."""
+"""Names of Services and their ports, and what policy requires of a port."""
 
 import pytest
 

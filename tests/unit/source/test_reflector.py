@@ -26,7 +26,8 @@ AWAY = SourceError("away")
 
 
 class Notes:
-    """A Follower. `said` is what it was told, in short; nothing counts once the script is over."""
+    """A Follower. `said` is what it received, abbreviated; nothing counts once the script is
+    over."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

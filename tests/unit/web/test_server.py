@@ -25,7 +25,7 @@ OK, LARGE = Answer(b"ok"), Answer(bytes(8 << 20))
 
 
 class Served:
-    """A listening socket, its clients, and what they asked for."""
+    """A listening socket, its clients, and their requests."""
 
     def __init__(
         self, server: HttpServer, answer: Answer | StreamedAnswer, most: int = 256

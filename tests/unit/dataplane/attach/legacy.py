@@ -3,7 +3,7 @@
 
 
 class Legacy:
-    """One table with one layout, and what was asked of it."""
+    """One table with one layout, and the calls made to it."""
 
     def __init__(self, *chains):
         self.rules = 1

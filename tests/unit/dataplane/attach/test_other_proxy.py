@@ -20,7 +20,7 @@ IPTABLES = "chain KUBE-SERVICES of table nat"
         ([(socket.AF_INET6, "kube-proxy", "services")], [], "chain services of table kube-proxy"),
         ([(socket.AF_INET6, "nat", "KUBE-SERVICES")], [], IPTABLES),
         ([], ["KUBE-SERVICES"], IPTABLES),
-        # What stays after a takeover, and what kubelets write.
+        # Rules that remain after a takeover, and rules that kubelets write.
         (
             [(socket.AF_INET, "nat", "EBPFLB-KEEP-NAT"), (socket.AF_INET, "nat", "KUBE-MARK-MASQ")],
             ["EBPFLB-KEEP-NAT", "KUBE-FIREWALL", "KUBE-POSTROUTING"],

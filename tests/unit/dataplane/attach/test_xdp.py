@@ -23,7 +23,8 @@ AUTO, NATIVE, GENERIC = XdpSettings("auto"), XdpSettings("native"), XdpSettings(
         (CARD, AUTO, {2: ALL}, XdpWay("native", sends=True)),
         (CARD, NATIVE, {2: ALL}, XdpWay("native", sends=True)),
         (CARD, AUTO, {2: XdpFeature.BASIC}, XdpWay("native")),
-        # Linux before 6.3 does not tell: then the driver is asked, and nothing redirected.
+        # Linux before 6.3 does not report this: then the driver is queried, and nothing is
+        # redirected.
         (CARD, AUTO, None, XdpWay("native")),
         (CARD, GENERIC, None, XdpWay("generic", sends=True)),
         (VETH, GENERIC, None, XdpWay("generic", sends=True)),

@@ -10,7 +10,7 @@ CILIUM, UNKNOWN = HookProgram("cil_sock4_conne", False), HookProgram("guard", Fa
 
 
 def found(**others):
-    """With ours alone at every hook but those that are named."""
+    """With only ebpflb's program at every hook except those named."""
     every = {name: [OURS] for name in CGROUP_HOOKS} | others
     orders = {name: order_of(programs) for name, programs in every.items()}
     return [(str(each.severity), each.what) for each in judge_sockets(Path("/c"), orders)]

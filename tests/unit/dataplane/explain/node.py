@@ -63,7 +63,7 @@ class Node:
         assert not self.sync.resync(by_service(*frontends))
 
     def ask(self, client, target):
-        """The last step of the way."""
+        """The last step of the path."""
         return walk(Lookups(self.maps), client, target, route)[-1]
 
     def backend(self, text):

@@ -21,7 +21,7 @@ from tests.unit.dataplane.world import SIZES
 
 
 class Clock:
-    """Time that passes while somebody sleeps; `ends` then: the flows are gone."""
+    """Time that passes during sleep; `ends`: when the flows end."""
 
     def __init__(self, maps, ends: float) -> None:
         self.now = 0.0

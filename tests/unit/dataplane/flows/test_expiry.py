@@ -69,7 +69,7 @@ class Flows:
         self.maps[table].update(bytes(key), bytes(entry))
 
     def told_at(self, now: int) -> list[tuple[int, FlowEnd]]:
-        """The clients' ports of the ends that a whole pass tells at this time."""
+        """The clients' ports of the flow ends that a complete pass reports at this time."""
         self.now = now
         self.heard.clear()
         while self.expiry.step().unused is None:

@@ -182,7 +182,7 @@ class FakeNetlink:
 
 
 class Taking:
-    """A kernel that is told of flows, and refuses some by an errno."""
+    """A kernel that receives flows, and refuses some with an errno."""
 
     def __init__(self, *refusals: int) -> None:
         self.refusals = list(refusals)

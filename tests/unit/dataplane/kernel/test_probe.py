@@ -9,7 +9,7 @@ from ebpflb.errors import ProbeError
 
 
 class Trial:
-    """A test of a feature that ends as it is told."""
+    """A feature test with a given result."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

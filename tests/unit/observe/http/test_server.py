@@ -140,7 +140,7 @@ def wait_until(is_so):
 
 
 class Gate:
-    """A page that is not made before somebody opens the gate."""
+    """A page that is not rendered until the gate is opened."""
 
     def __init__(self):
         self.begun, self.opened = threading.Event(), threading.Event()

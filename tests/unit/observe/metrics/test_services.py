@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page as a whole: names, types, labels and values."""
+"""The complete page: names, types, labels and values."""
 
 from math import inf
 

@@ -31,7 +31,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """The URL of a port at which nobody listens, at any address of the loopback."""
+    """The URL of an unused port, at any address of the loopback."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
