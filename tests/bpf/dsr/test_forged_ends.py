@@ -20,7 +20,7 @@ ALL = 1 << 32
 # LB_RESET_DISTANCE and LB_IN_FLIGHT of ct_sequence.h.
 NEAR, IN_FLIGHT = 1 << 16, 1 << 20
 ENDED = CtState.LB_CT_CLOSED | CtState.LB_CT_OTHER_FIN
-# Soon afterwards the numbers wrap around.
+# The sequence numbers wrap around soon afterwards.
 START = ALL - 3
 
 Send = Callable[..., LbConntrack]

@@ -88,7 +88,7 @@ class Sessions:
         return (_now() - int(entry.last_used)) / _SECOND
 
     def keep(self, backend: int, *, age: float = 0, serial: int = 1) -> None:
-        """Have the pod's last new flow gone to this backend, `age` seconds ago."""
+        """Set the pod's affinity entry: its last flow went to this backend, `age` seconds ago."""
         value = LbAffinity(backend, serial, _now() - int(age * _SECOND))
         self.datapath.maps["lb_affinity"].update(self._key(SERVICE, ""), bytes(value))
 

@@ -24,7 +24,7 @@ C_STRUCTS = dict(re.findall(r"^struct (\w+) \{\n(.*?)^\};", TYPES, re.MULTILINE 
 C_ENUMS = dict(
     re.findall(r"^enum (\w+) \{\n(.*?)^\};", TYPES + SCHEDULER, re.MULTILINE | re.DOTALL)
 )
-# How many there are; not a value of its own.
+# The number of values; not a value itself.
 COUNTS = {"LB_LOST_REASONS", "LB_XDP_RESULTS", "LB_HISTOGRAM_KINDS"}
 WRITER = "lb_pod_ingress"
 WRITES = """

@@ -15,7 +15,7 @@ from tests.bpf.netfilter.script import Script, Sent, Side, Step
 from tests.bpf.netfilter.theirs import Netfilter
 
 DOCS = Path(__file__).parents[3] / "docs/services.md"
-# The last three meet what is rare.
+# The last three meet the rare deviations.
 TCP_SEEDS, UDP_SEEDS = (*range(1, 81), 250, 192748600826, 195346484627), range(1, 21)
 NAMES = [each.name for each in DEVIATIONS]
 
