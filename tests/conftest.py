@@ -47,7 +47,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Before anything runs: tests that need root have it, and leftovers of killed runs are
-    removed."""
+    removed.
+    """
     needing_root = [item for item in session.items if item.get_closest_marker("bpf")]
     if not needing_root or session.config.option.collectonly:
         return

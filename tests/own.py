@@ -29,7 +29,8 @@ def own_name(rest: str) -> str:
 
 def cgroups_named(start: str) -> Iterator[Path]:
     """cgroups with this name prefix, in every hierarchy; others may be created or removed
-    meanwhile."""
+    meanwhile.
+    """
     for place, names, _ in os.walk("/sys/fs/cgroup"):
         yield from (Path(place, name) for name in names if name.startswith(start))
 

@@ -30,7 +30,8 @@ def free_ports(count: int) -> list[int]:
 @cache
 def _block() -> Iterator[int]:
     """The ports of a block, round robin. The first one's socket holds the block until the process
-    ends."""
+    ends.
+    """
     for first in range(_FIRST, _FIRST + _SIZE * _BLOCKS, _SIZE):
         with _socket() as taken:
             try:

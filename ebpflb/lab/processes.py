@@ -122,7 +122,8 @@ def end(ownership: Ownership) -> list[str]:
 def kill(cgroup: Path, pids: Iterable[int]) -> None:
     """End those of the processes that are in the cgroup, and wait for them.
 
-    SIGKILL is sent through pidfds, which still mean the same process after the second look."""
+    SIGKILL is sent through pidfds, which still mean the same process after the second look.
+    """
     with contextlib.ExitStack() as opened:
         pidfds = {}
         for pid in pids:

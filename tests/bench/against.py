@@ -66,7 +66,8 @@ def _against_cilium(ours: Lab, addresses: Sequence[str], options: Options) -> It
 @contextmanager
 def _prepared(services: int) -> Iterator[tuple[Pair, ControlPlane, list[str]]]:
     """Both labs, the agents in sync, the other lab's API server; the ClusterIPs, the same in
-    both."""
+    both.
+    """
     with labs.bare_pair() as pair, api.api_server() as (control, client):
         kube_proxy.join(pair.other, control, client)
         theirs = (_service(pair.other, number, "") for number in range(services))

@@ -121,7 +121,8 @@ def _latency(control: ControlPlane, api: ApiClient, addresses: list[str], option
 
 def committed_after(api: ApiClient, maps: MapSet, number: int, addresses: list[str]) -> float:
     """Milliseconds from before a change is written until its frontend has a new word in the
-    maps."""
+    maps.
+    """
     address = LbAddr.from_buffer_copy(parse_address(addresses[number]))
     key = LbFrontendKey(addr=address, port=manifests.PORT, proto=Protocol.TCP)
     index = maps["lb_frontends"].lookup(bytes(key))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes over TCP from outside through a NodePort to a pod on that node, compared with the direct
-path."""
+path.
+"""
 
 from collections.abc import Iterator
 

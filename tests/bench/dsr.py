@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """New TCP connections from outside through a NodePort whose pod is on the other node: with direct
-server return, compared with masquerading, and with a plain extra hop without programs."""
+server return, compared with masquerading, and with a plain extra hop without programs.
+"""
 
 from collections.abc import Iterator
 

@@ -60,7 +60,8 @@ class _Side(NamedTuple):
 
 def run(options: Options) -> Iterator[Row]:
     """With one Service for each of the two pods, and among many; next to Cilium if it is
-    available."""
+    available.
+    """
     for services in _sizes(options):
         with labs.lab("bench-ours") as lab, ExitStack() as stack:
             stack.enter_context(labs.served(lab, max(services, len(_PODS)), _PODS))
@@ -75,7 +76,8 @@ def run(options: Options) -> Iterator[Row]:
 
 def run_beside(other: Path, options: Options) -> Iterator[Row]:
     """This checkout and another one in turns, each in its own lab, with the same number of
-    Services."""
+    Services.
+    """
     for services in _sizes(options):
         count = max(services, len(_PODS))
         with (

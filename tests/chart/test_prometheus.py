@@ -96,7 +96,8 @@ def agents(lab: Lab, logs: Path) -> Iterator[Cluster]:
 
 def scrapes(cluster: Cluster, folder: Path) -> Scrapes:
     """As the operator derives them from the chart's monitor, with its rules, whose alerts fire at
-    once."""
+    once.
+    """
     rules = [{key: rule[key] for key in rule if key != "for"} for rule in alerts()]
     monitor = installed(render(EVERYTHING), "ServiceMonitor")["spec"]
     labels = {"namespace": "kube-system", "service": "ebpflb-metrics", "endpoint": "metrics"}
@@ -146,7 +147,8 @@ def stirred(cluster: Cluster) -> Iterator[None]:
 
 def chosen(scene: Scene, dashboard: Dashboard) -> Mapping[str, str]:
     """The values of a dashboard's variables: everything that Grafana would offer, if All is
-    allowed."""
+    allowed.
+    """
     values = dict(INTERVALS)
     for name, variable in dashboard.variables.items():
         if variable["type"] == "query":

@@ -65,7 +65,8 @@ def up(name: str, nodes: int, cni: str, kube_proxy: KubeProxy | None, ebpflb: bo
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def down(names: tuple[str, ...]) -> None:
     """Remove clusters; without a NAME dev, and all clusters left behind by tests that have
-    ended."""
+    ended.
+    """
     known = [item for item in state.every() if item.name in names]
     if missing := set(names) - {item.name for item in known}:
         state.load(missing.pop())

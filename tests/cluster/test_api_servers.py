@@ -46,7 +46,8 @@ def is_served(control: ControlPlane, agent: ClusterAgent, server: str, address: 
 
 def refused(agent: ClusterAgent, *urls: str) -> bool:
     """Whether the agent reports that these refuse connections. The last one may have reset it
-    first."""
+    first.
+    """
     errors = agent.status()["source_errors"].values()
     return any(
         error.startswith("cannot reach any API server: ")

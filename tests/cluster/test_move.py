@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A running cluster moves from the real kube-proxy to ebpflb and back without losing a
-connection."""
+connection.
+"""
 
 import os
 from collections.abc import Iterator

@@ -51,7 +51,8 @@ class Subjects:
 
     def apply(self) -> None:
         """Create them all, and wait until they are served on both nodes and reached from
-        outside."""
+        outside.
+        """
         workloads.apply(self.cluster, SPACE, [*self._pods(), *self._services()])
         if not self.balances:
             self._announce()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services, slices, Nodes, devices and addresses are created and deleted; agents keep none of
-them."""
+them.
+"""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets from libFuzzer, guided by the branches of the tc programs, which are compiled for this
-machine (native/): translated packets are correct, and no access is out of bounds."""
+machine (native/): translated packets are correct, and no access is out of bounds.
+"""
 
 import struct
 import subprocess

@@ -76,7 +76,8 @@ def image_archive() -> Path:
 @contextmanager
 def working_container() -> Iterator[tuple[str, Path]]:
     """A container of the image with its files, mounted, for as long as this process lives at
-    most."""
+    most.
+    """
     name = f"{_OF_TEST}-{os.getpid()}-{next(_numbers)}"
     container = buildah("from", "--pull-never", f"--name={name}", image_name())
     try:

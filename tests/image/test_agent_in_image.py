@@ -25,7 +25,8 @@ PODS = {f"pod-{node}-{number}" for node in (1, 2) for number in (1, 2)}
 @contextmanager
 def running(lab: Lab, pod: Container, log: Path, *, cleanup: bool = True) -> Iterator[None]:
     """The agent on node1; it stops as in a pod. cleanup: remove what it loaded, as an uninstall
-    does."""
+    does.
+    """
     node = lab.node("node1")
     with log.open("wb") as output:
         command = pod.command("run", "--config", "/etc/ebpflb/config.yaml")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invalid objects, from the API to the maps: each refused one is named in one line, and another
-Service is still served."""
+Service is still served.
+"""
 
 from datetime import datetime, timedelta, timezone
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever one object contains, from the API server's bytes to the maps: all other Services are
-served, changed, explained and counted as without it."""
+served, changed, explained and counted as without it.
+"""
 
 import json
 from collections.abc import Iterator

@@ -53,7 +53,8 @@ class NftChain(NamedTuple):
 
 class LegacyLayout(NamedTuple):
     """A table of legacy iptables: where its hooks begin, where their policies are, and how long all
-    its rules are, in bytes."""
+    its rules are, in bytes.
+    """
 
     chains: bytes
     policies: bytes

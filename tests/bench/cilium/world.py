@@ -83,7 +83,8 @@ class World:
     @contextmanager
     def programs(self) -> Iterator[list[int]]:
         """All attached programs, by descriptor; the programs that they tail-call count as
-        theirs."""
+        theirs.
+        """
         with ExitStack() as stack:
             found = {each for agent in self._agents for each in agent.program_ids()}
             yield [stack.enter_context(owned(libbpf.prog_by_id(each))) for each in found]

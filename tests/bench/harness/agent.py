@@ -24,7 +24,8 @@ def running(
     node: LabNode, manifests: Path, options: Sequence[str] = ()
 ) -> AbstractContextManager[NodeAgent]:
     """An agent that is in sync. It is stopped afterwards; its pins remain until the lab is
-    removed."""
+    removed.
+    """
     return _running(NodeAgent, node, ["--manifests", str(manifests), *options])
 
 

@@ -61,7 +61,8 @@ class Client(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Load:
     """The results of one client. `cpu_seconds`: of client, server and deferred packet
-    processing."""
+    processing.
+    """
 
     seconds: float
     cpu_seconds: float

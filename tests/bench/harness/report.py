@@ -42,7 +42,8 @@ class Row:
 
 def ratio_row(bench: str, case: str, compared: Comparison, unit: str, target: float | None) -> Row:
     """ebpflb relative to the other; `target`: the least ratio of the medians, None for no
-    target."""
+    target.
+    """
     ours, other, ratio = span(compared.ours), span(compared.other), compared.ratio
     return Row(
         bench,

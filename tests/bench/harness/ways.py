@@ -34,7 +34,8 @@ class Way:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """What is compared: the client that measures it, how it is read from the result, and its
-    unit."""
+    unit.
+    """
 
     client: Client
     value: Callable[[Load], float]
@@ -109,7 +110,8 @@ def _measuring(
     measured: Collection[Lab], way: Way, figure: Figure, options: Options
 ) -> Iterator[Callable[[Lab, Goal], float]]:
     """Have the pods of the labs serve; yields a function that measures once, from source to
-    goal."""
+    goal.
+    """
     with ExitStack() as stack:
         servers = {
             lab.name: stack.enter_context(

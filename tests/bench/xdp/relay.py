@@ -48,7 +48,8 @@ class Relay:
 
     def time(self, program: int, runs: int, ifindex: int) -> float:
         """Nanoseconds per run, rounded, including the relay. BenchError if the last packet was not
-        sent."""
+        sent.
+        """
         self._go_on_to(program)
         done = self._run(runs, ifindex)
         if done.retval not in SENT:
@@ -122,7 +123,8 @@ def _places(frame: bytes) -> _Places:
 
 def numbered(frame: bytes, client: int, port: int) -> bytes:
     """A frame as the relay changes it: these numbers added to source address and destination
-    port."""
+    port.
+    """
     changed, places = bytearray(frame), _places(frame)
     csum = ~_word(frame, places.csum, 2) & 0xFFFF
     for at, size, more in ((places.source, 4, client), (places.target, 2, port)):

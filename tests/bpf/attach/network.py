@@ -94,7 +94,8 @@ class Wire:
     @contextlib.contextmanager
     def flood(self) -> Iterator[list[None]]:
         """Have the peer send as fast as it can inside the block; the list grows with each packet
-        sent."""
+        sent.
+        """
         sent: list[None] = []
         over = threading.Event()
 

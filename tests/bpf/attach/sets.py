@@ -32,7 +32,8 @@ def attach_set(
     map_name: str = "lb_settings",
 ) -> None:
     """Attach one set to a cgroup and the devices of this namespace. `map_name`: the map that it
-    uses."""
+    uses.
+    """
     (root / LINKS).mkdir(parents=True)
     progs = root / "1-1" / "progs"
     with owned(libbpf.map_create(MapType.ARRAY, map_name, 4, 4, 1)) as used:

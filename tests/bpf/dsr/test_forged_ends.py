@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """To forge the end of a connection in a tunnel, a sender must know the client's next sequence
-number: the client's node sees only the client's half of the connection."""
+number: the client's node sees only the client's half of the connection.
+"""
 
 from collections.abc import Callable
 

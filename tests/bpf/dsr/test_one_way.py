@@ -47,7 +47,8 @@ class OneWay:
 
     def assert_all_go_on(self, ports: Iterable[int]) -> None:
         """Asserts that established flows keep their backend. A UDP flow that began again would get
-        it too."""
+        it too.
+        """
         before = self._datapath.counts("lb_count_front", 1)
         for port in ports:
             frame = self._kind.frame(client(self._kind, port), self._frontend, "PA")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A packet that the pod's node cannot deliver is returned to the sending node, which masquerades
-it."""
+it.
+"""
 
 import pytest
 from scapy.packet import Packet

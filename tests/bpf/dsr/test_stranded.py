@@ -28,7 +28,8 @@ class Client:
 
     def loses_pod(self, *, serving: bool) -> End:
         """Replaces the pod and returns the new one. `serving`: the old one still finishes its
-        connections."""
+        connections.
+        """
         address = End(str(self._kind.net.remote), self.pod.port + 1)
         new = self._datapath.backend(address, self._kind.proto)
         self._datapath.replace_backends(self._index, new, serving=serving)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Source ports shared with processes of the node: a masqueraded flow never takes one that a process
-uses towards the same backend."""
+uses towards the same backend.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

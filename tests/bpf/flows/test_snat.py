@@ -169,7 +169,8 @@ def test_a_busy_node_port_does_not_run_out_of_ports(tcp_outside: Outside):
 
 class HalfOpen:
     """A small port range, each port in use by a half-open connection. `open`: the clients'
-    ports."""
+    ports.
+    """
 
     def __init__(self, outside: Outside, flags: str) -> None:
         """`flags`: of the backend's reply, if it sent one."""

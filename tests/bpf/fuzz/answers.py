@@ -157,7 +157,8 @@ def check_at_socket(asked: Asked, world: World, question: Question) -> None:
 
 def may_be_left(world: World, question: Question) -> bool:
     """UDP of pods, and whatever depends on the client, is left to tc; other traffic passes
-    unchanged."""
+    unchanged.
+    """
     found = world.frontend(question)
     if question.proto is Protocol.UDP:
         return True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Twenty thousand hostile packets for each seed: each one passes unchanged, is dropped and counted,
-or is translated correctly."""
+or is translated correctly.
+"""
 
 from collections import Counter
 from random import Random

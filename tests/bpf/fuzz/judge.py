@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The oracle: a packet passes unchanged, is dropped or answered for a reason that is counted, or is
-translated correctly in every respect, as part of a flow or as the start of one."""
+translated correctly in every respect, as part of a flow or as the start of one.
+"""
 
 import time
 from collections.abc import Mapping

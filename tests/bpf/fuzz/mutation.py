@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a valid packet hostile: cut, stretched, mixed with others, odd values in critical
-fields."""
+fields.
+"""
 
 from collections.abc import Callable
 from random import Random

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hostile packets, with seeds that produce each outcome often; `make fuzz` continues with
-others."""
+others.
+"""
 
 from collections.abc import Iterator
 

@@ -39,7 +39,8 @@ class Asked:
 
 def answer(find: Callable[..., object]) -> None:
     """The process's loop, in the cgroup that it was given: `find` gets the parts of each
-    request."""
+    request.
+    """
     Path(sys.argv[1], "cgroup.procs").write_text("0")
     for line in sys.stdin:
         print(json.dumps(find(*json.loads(line))), flush=True)

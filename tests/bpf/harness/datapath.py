@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real programs and maps: a test fills the maps, test-runs a program on a frame, and inspects
-the resulting frame and the maps."""
+the resulting frame and the maps.
+"""
 
 import time
 from array import array
@@ -190,7 +191,8 @@ class Datapath:
 
     def retire_backend(self, index: int, *, serving: bool = False) -> None:
         """Clear LB_BACKEND_USABLE: no range names it any more. `serving`: set
-        LB_BACKEND_SERVING."""
+        LB_BACKEND_SERVING.
+        """
         value = self.backend_at(index)
         value.flags &= ~(BackendFlag.LB_BACKEND_USABLE | BackendFlag.LB_BACKEND_SERVING)
         value.flags |= BackendFlag.LB_BACKEND_SERVING * serving

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets for tests: a small cluster's addresses in both families, frames between them, and field
-by field comparison of frames."""
+by field comparison of frames.
+"""
 
 from collections.abc import Callable
 from random import Random

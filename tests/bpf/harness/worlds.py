@@ -87,7 +87,8 @@ class World:
 
     def answer(self, question: Question) -> Answer:
         """The expected answer. The plan has applied the rules; only the frontend lookup is done
-        here."""
+        here.
+        """
         found = self.frontend(question)
         if found and not _is_allowed(found, question):
             return Answer(What.DROPPED)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node between a client and a pod, in three network namespaces; the test's thread is on the
-node."""
+node.
+"""
 
 import re
 import socket

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From one generation of maps and programs to the next: what is created, shared, copied,
-removed."""
+removed.
+"""
 
 import ctypes
 from collections.abc import Mapping

@@ -37,7 +37,8 @@ MakeMap = Callable[..., KernelMap]
 @pytest.fixture(params=[True, False], ids=["batch", "single"])
 def make_map(request: pytest.FixtureRequest) -> Iterator[MakeMap]:
     """Creates maps and closes them at the end, with batch operations or as on a kernel without
-    them."""
+    them.
+    """
     made: list[KernelMap] = []
 
     def make(kind: MapType, key_size: int, value_size: int, max_entries: int) -> KernelMap:

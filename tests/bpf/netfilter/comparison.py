@@ -52,7 +52,8 @@ class Talk:
 
     def play(self, ours: Ours) -> Iterator[str]:
         """Play as far as netfilter has; returns the names of deviations. AssertionError: an unknown
-        one."""
+        one.
+        """
         ours.begin(self._flow.client.port)
         while self._next < len(self._record.seen):
             case = self._case(ours)

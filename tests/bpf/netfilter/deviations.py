@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where ebpflb differs from netfilter, on purpose or because netfilter is wrong: docs/services.md
-explains why, by the same names. The tests' seeds meet each one; an unused one must be deleted."""
+explains why, by the same names. The tests' seeds meet each one; an unused one must be deleted.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -157,7 +158,8 @@ def _goes_on(case: Case) -> bool:
 
 def _answers_a_bare_ack(case: Case) -> bool:
     """If the endpoint answered its SYN with a bare ACK, the client sends a RST with that ACK's
-    number, far from the others."""
+    number, far from the others.
+    """
     bare = (
         isinstance(step, Sent)
         and step.side is Side.ENDPOINT

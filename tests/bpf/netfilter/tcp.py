@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP scripts: two ends that follow the protocol, a network that loses and repeats packets,
-off-path forgers, and time that passes."""
+off-path forgers, and time that passes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts with seeds that meet every deviation; `make fuzz ARGS=conntrack` continues with
-others."""
+others.
+"""
 
 from pathlib import Path
 

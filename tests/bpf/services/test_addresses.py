@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Addresses are added and removed, and reuse hash places and indices; none gets another one's
-flags."""
+flags.
+"""
 
 import random
 

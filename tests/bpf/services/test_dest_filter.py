@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """lb_dest_filter: packets of an open connection pass although its Service is deleted; others do
-not."""
+not.
+"""
 
 import time
 

@@ -279,7 +279,8 @@ def test_a_trial_that_has_succeeded_needs_no_agent(datapath: Datapath, tcp: Kind
 
 def on_trial(datapath: Datapath, kind: Kind) -> tuple[Flow, int]:
     """The only backend, so that it gets every flow; its trial's use shows which ones were
-    admitted."""
+    admitted.
+    """
     flow, index = one_backend(datapath, kind, WATCHED | TRIAL)
     introduce(datapath, kind.net.local)
     set_failures(datapath, index, 1)

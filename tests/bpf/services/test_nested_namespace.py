@@ -27,7 +27,8 @@ HOOKS = {name: CGROUP_HOOKS[name] for name in _NAMES}
 
 class Pods(NamedTuple):
     """The cgroup of a pod, and three processes: one in the pod's namespace, which is the machine's;
-    one in a namespace nested in it, which is `there`; and one of another pod in a nested one."""
+    one in a namespace nested in it, which is `there`; and one of another pod in a nested one.
+    """
 
     cgroup: Path
     own: Asker

@@ -184,7 +184,8 @@ def test_sockets_count_while_they_are_open(
 
 def hashed(sessions: Sessions, scheduler: SchedulerCode, table: int = TABLE) -> list[int]:
     """Have the ClusterIP use a hash; returns what it looks up: the table, or without one the
-    range."""
+    range.
+    """
     offered = sessions.backends[:FEW]
     planned = [sessions.planned(each) for each in offered]
     found = [offered[each] for each in lookup_table(planned, table)] if table else []

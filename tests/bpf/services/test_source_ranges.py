@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients outside a load-balancer IP's source ranges are dropped silently; their open flows
-survive."""
+survive.
+"""
 
 from ipaddress import ip_network
 

@@ -95,7 +95,8 @@ def number_of(piece: Packet) -> int:
 
 def assert_pieces(received: list[Packet], whole: Packet) -> None:
     """Asserts that these are the fragments of the frame, whatever identification the stack
-    chose."""
+    chose.
+    """
     expected = fragments(whole, number=number_of(received[0]))
     for piece, wanted in zip(received, expected, strict=True):
         assert_same(piece, wanted)

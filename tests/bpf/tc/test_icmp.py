@@ -201,7 +201,8 @@ def some(request: pytest.FixtureRequest, datapath: Datapath, node: Node, kind: K
 
 def assert_translated(datapath: Datapath, case: Case, kind: Kind, **fields: object) -> None:
     """Asserts it for errors of the packet's target and of a router; neither leaves a flow
-    behind."""
+    behind.
+    """
     sent = changed(case.sent, hops=ttl_of(case.sent) - ttl_of(case.quoted))
     for source in (case.quoted.payload.dst, ROUTER[kind.net]):
         arriving = error(kind, source, case.quoted, **fields)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets as virtual devices pass them on: checksums and segmentation left to the sender, headers
-outside the linear part, datagrams aggregated into one packet."""
+outside the linear part, datagrams aggregated into one packet.
+"""
 
 import os
 import socket

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames with an 802.1Q tag belong to the VLAN device, where the programs see them without the tag;
-frames with the tag of no VLAN belong to the device itself."""
+frames with the tag of no VLAN belong to the device itself.
+"""
 
 import pytest
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether

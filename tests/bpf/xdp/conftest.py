@@ -12,7 +12,8 @@ from tests.bpf.harness.services import node_addresses
 @pytest.fixture
 def uplinks(one_cpu: None, datapath: Datapath, node: Node) -> None:
     """The node's addresses, and two devices with XDP. One CPU, because each CPU probes
-    neighbours."""
+    neighbours.
+    """
     write_uplinks(datapath, node)
 
 

@@ -40,7 +40,8 @@ def of_external_ip(datapath: Datapath, kind: Kind, backends: list[int]) -> End:
 
 def session(kind: Kind, frontend: End, backend: End) -> list[bytes]:
     """A complete connection: frames of the client and of the backend, and the lowest TTL among
-    them."""
+    them.
+    """
     request = (client(kind), frontend)
     reply = (backend, End(kind.net.overlay, PORT))
     steps = [(request, "S"), (reply, "SA"), (request, "A"), (request, "PA"), (reply, "PA")]

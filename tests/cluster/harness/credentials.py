@@ -11,7 +11,8 @@ from pathlib import Path
 @dataclass(slots=True)
 class Credentials:
     """All in one folder. url: the API. ca: the certificate that the API server writes at its
-    start."""
+    start.
+    """
 
     folder: Path
     url: str

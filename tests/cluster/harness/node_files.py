@@ -53,7 +53,8 @@ exec sleep infinity
 
 def mount_script(layout: Layout, node: str, ready: Path) -> str:
     """The script of the process that keeps a node's mount namespace; creates `ready` once all is
-    mounted."""
+    mounted.
+    """
     return _MOUNTS.format(
         folder=layout.folder / node,
         root=ROOT,

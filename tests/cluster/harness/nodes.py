@@ -21,7 +21,8 @@ class ClusterNode(Place):
     @classmethod
     def boot(cls, layout: Layout, name: str, cni: PodNetwork, *, owned: bool) -> tuple[Self, int]:
         """Create the node's mounts and start containerd. Also returns the process id of the mounts'
-        keeper."""
+        keeper.
+        """
         node = cls.of(layout, name, owned=owned)
         node_files.write(layout, name, cni)
         ready = node.folder / "mounted"
@@ -48,7 +49,8 @@ class ClusterNode(Place):
     @property
     def cni_folder(self) -> Path:
         """The folder in which containerd looks for network configurations; it takes the first by
-        name."""
+        name.
+        """
         return self.folder / "cni"
 
     @property

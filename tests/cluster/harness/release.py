@@ -24,7 +24,8 @@ _CONNECT = f"import socket; socket.create_connection(('{API_SERVICE}', 443), 2)"
 
 def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
     """Values for this machine: its cgroups, the capabilities that it can grant, the API's
-    address."""
+    address.
+    """
     return {
         "image": {"tag": image_name().rpartition(":")[2]},
         "k8sServiceHost": cluster.control_plane.place.ip,

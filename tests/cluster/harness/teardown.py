@@ -28,7 +28,8 @@ _PATIENCE = 15.0
 
 def make_cgroups(layout: Layout) -> None:
     """Create the cgroups in which processes of the cluster start, and kubelet's roots in cgroup
-    v1."""
+    v1.
+    """
     with state.locked():
         for member in ("control", "client"):
             layout.cgroup(member).mkdir(parents=True)
@@ -83,7 +84,8 @@ def _make_v1(hierarchy: Path, path: str) -> None:
 
 def _make_v2(layout: Layout, node: str) -> None:
     """Without v1, kubelet's root is in v2: below the node's own cgroup, which is the node's entire
-    tree."""
+    tree.
+    """
     cgroup = Path(cgroup_root())
     for part in (*Path(layout.cgroup_path(node)).parts[1:], ""):
         controllers = (cgroup / "cgroup.controllers").read_text().split()

@@ -66,7 +66,8 @@ FAULTS = {
 
 def objects() -> list[dict[str, Any]]:
     """No pod matches; source ranges exclude the client; ready, but deleted; ready, but not
-    listening."""
+    listening.
+    """
     closed = {"type": "LoadBalancer", "loadBalancerSourceRanges": ["192.0.2.0/24"]}
     deaf = workloads.service("deaf", app="asker-node2", type="NodePort")
     for port in deaf["spec"]["ports"]:

@@ -30,7 +30,8 @@ def pods_of(answers: list[dict[str, Any]]) -> set[str]:
 
 def loads(cluster: Cluster, service: str) -> list[Load]:
     """New connections from a node to the ClusterIP, and from outside to the other node's
-    NodePort."""
+    NodePort.
+    """
     first, second = cluster.nodes
     outside = f"http://{second.ip}:{node_port(cluster, service)}"
     return [

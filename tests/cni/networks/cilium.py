@@ -69,7 +69,8 @@ def agent() -> Path:
 
 def sources() -> Path:
     """The folder of its sources, from which the agent compiles its programs; it contains the chart,
-    too."""
+    too.
+    """
     return module_folder(_MODULE, _SOURCE)
 
 

@@ -86,7 +86,8 @@ def datagrams(targets: list[Place], sources: Iterable[Place], _: Bystanders) -> 
 
 def ends_of_others(targets: list[Place], _: Iterable[Place], others: Bystanders) -> Packets:
     """RSTs and FINs in the name of clients, and of pods to the node, with sequence numbers from all
-    over the range, but far from the right ones."""
+    over the range, but far from the right ones.
+    """
     node, addresses = targets[0][0], {address for address, _ in targets}
     for each in others.from_outside():
         if each.ends[1][0] not in addresses:

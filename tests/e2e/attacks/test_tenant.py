@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tenant among others: whatever its Services and EndpointSlices say, other Services keep working,
-and once its objects are deleted, the agents have released everything that they held for them."""
+and once its objects are deleted, the agents have released everything that they held for them.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -28,7 +29,8 @@ Turns = Iterator[Objects]
 
 def made(lab: Lab, number: int, name: str = "", **fields: Any) -> Objects:
     """A Service of the tenant, newer than any other Service, and its slices with the tenant's
-    pod."""
+    pod.
+    """
     spec = ServiceSpec(name or f"own-{number}", number, spec=fields)
     objects = lab.service(spec, [lab.pod("pod-2-2")])
     for each in objects:

@@ -57,7 +57,8 @@ def footprint(node: LabNode) -> Footprint:
 
 def growth(before: Footprint, after: Footprint) -> dict[str, tuple[int, int]]:
     """Whatever exceeds its previous value by more than its tolerance, with both numbers; memory
-    only if given."""
+    only if given.
+    """
     names = before.keys() | after.keys() - {MEMORY}
     pairs = {name: (before.get(name, 0), after.get(name, 0)) for name in names}
     return {name: pair for name, pair in sorted(pairs.items()) if pair[1] > _limit(name, pair[0])}

@@ -82,7 +82,8 @@ class Attacker(NamedTuple):
 
     def open_sockets(self, kind: str, place: Place, ports: int = 1) -> None:
         """As an unprivileged user, open and close as many sockets as the budget allows, each
-        connected to one of these ports in turn. kind: SOCK_STREAM or SOCK_DGRAM."""
+        connected to one of these ports in turn. kind: SOCK_STREAM or SOCK_DGRAM.
+        """
         words = [kind, place[0], *map(str, (place[1], ports, self.budget))]
         self.member.exec([sys.executable, "-I", "-S", "-c", _RIGHTLESS, *words])
 
@@ -102,7 +103,8 @@ class Connection(NamedTuple):
 
 class Bystanders:
     """Regular clients of a Service on every path through the first node: from outside by NodePort
-    and load-balancer IP, from a pod and from the node by ClusterIP; each family, TCP and UDP."""
+    and load-balancer IP, from a pod and from the node by ClusterIP; each family, TCP and UDP.
+    """
 
     def __init__(self, cluster: Cluster, spec: ServiceSpec, held: Iterable[Connection]) -> None:
         self._cluster, self._held = cluster, list(held)
@@ -128,7 +130,8 @@ class Bystanders:
     def unharmed(self, budget: int) -> Iterator[None]:
         """Wraps an attack. Afterwards all clients get new connections, the tables shrink to their
         previous size within the timeouts of opening and ended flows, and connections held open
-        still work."""
+        still work.
+        """
         agents = self._cluster.agents.values()
         before = [(remaining(agent.node), memory(agent)) for agent in agents]
         self._held = [each if each.is_tcp else renewed(each) for each in self._held]

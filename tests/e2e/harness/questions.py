@@ -98,7 +98,8 @@ def node_ports(cluster: Cluster, spec: ServiceSpec, node: str = "node1") -> Iter
 
 def everywhere(cluster: Cluster, spec: ServiceSpec) -> Results:
     """The pods that reply on each path by node1: from pod, host and outside, TCP and UDP, every
-    family."""
+    family.
+    """
     lab = cluster.lab
     node = lab.node("node1")
     attempts = []

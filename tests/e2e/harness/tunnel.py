@@ -21,7 +21,8 @@ _MOST_BYTES = 65536
 @contextmanager
 def tunnel(ends: Sequence[tuple[Member, Sequence[str]]]) -> Iterator[None]:
     """Two members with addresses, including the prefix length; forwards packets inside the
-    block."""
+    block.
+    """
     with ExitStack() as stack:
         here, there = (stack.enter_context(_device(*end)) for end in ends)
         stop, stopped = os.pipe()

@@ -16,7 +16,8 @@ PATIENCE = 60.0
 
 def wait_until(condition: Callable[[], T], what: str, timeout: float = PATIENCE) -> T:
     """Returns the first true value of `condition`; the test fails, naming `what`, after `timeout`
-    s."""
+    s.
+    """
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In every mode: which pods reply, what they see, and that changes and restarts cost no
-connection."""
+connection.
+"""
 
 from collections.abc import Iterator
 from itertools import product

@@ -56,7 +56,8 @@ def test_a_device_may_be_renamed(own_lab, node, specs, device, name, version):
 @pytest.fixture
 def small(own_lab: Lab, node: LabNode) -> Iterator[None]:
     """The uplink gets a small MTU; IPv6 configuration that the kernel removes is restored at the
-    end."""
+    end.
+    """
     (ranges,) = (each for each in own_lab.layout.ranges if each.version == 6)
     routes = node.exec(["ip", "-6", "route"]).stdout.splitlines()
     node.exec(["ip", "link", "set", "eth0", "mtu", str(_SMALL)])

@@ -71,7 +71,8 @@ def edge(lab: Lab, key_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def spec(edge: Cluster) -> Iterator[ServiceSpec]:
     """A Service with all pods but those of the first node, which every other node reaches in
-    tunnels."""
+    tunnels.
+    """
     spec = edge.serve(edge.new("LoadBalancer"), elsewhere(edge.lab))
     wait_until(partial(all_see_the_client, edge, spec), "all nodes send in tunnels")
     yield spec
@@ -357,7 +358,8 @@ def test_connections_outlive_the_node_that_carried_them(edge: Cluster):
 
 def route_by(lab: Lab, verb: str, spec: ServiceSpec, nodes: tuple[LabNode, ...]) -> None:
     """The client's route to the load-balancer IPs, over several nodes by a hash of addresses and
-    ports."""
+    ports.
+    """
     for version in lab.config.family.versions:
         hops = [word for node in nodes for word in ("nexthop", "via", address_of(node, version))]
         place = lab.ingress_ip(spec.number, version)

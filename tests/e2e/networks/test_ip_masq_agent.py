@@ -104,7 +104,8 @@ def site(flavour: str, masquerading: Lab, tmp_path_factory) -> Iterator[Site]:
 
 class Sight(NamedTuple):
     """The client, the Service and its address, and the client that the pod must see: None is its
-    gateway."""
+    gateway.
+    """
 
     source: Member
     service: tuple[str, str]

@@ -82,7 +82,8 @@ def _addresses(lab: Lab, node: str, version: int, pod: str) -> Iterator[str]:
 
 def from_inside(laid: Laid, node: str) -> Iterator[tuple[Attempt, str]]:
     """From the node and its pods to ClusterIPs of pods on this and other nodes, including
-    themselves."""
+    themselves.
+    """
     lab = laid.cluster.lab
     members: list[Member] = [pod for pod in lab.pods_on(node) if pod.name in PODS]
     wanted = [*(pod.name for pod in members), REMOTE[node]]

@@ -38,7 +38,8 @@ class Uplinks:
 
     def reset(self) -> bool:
         """Both links are up, and both sides send by the first one. Returns whether a link was
-        recreated."""
+        recreated.
+        """
         with self._node.entered():
             missing = _LINKS.keys() - {name for _, name in socket.if_nameindex()}
         for name in missing:
@@ -102,7 +103,8 @@ class Uplinks:
     @contextmanager
     def source_routed(self, name: str) -> Iterator[None]:
         """Packets with the node's address as their source leave by this link, whatever the other
-        routes."""
+        routes.
+        """
         table = "100"
         self.node_sends_by(name, table)
         for version in _VERSIONS:
@@ -114,7 +116,8 @@ class Uplinks:
     @contextmanager
     def replies(self, version: int) -> Iterator[set[str]]:
         """Yields the links by which packets from the node's address reached the client, filled in
-        at the end."""
+        at the end.
+        """
         seen: set[str] = set()
         with ExitStack() as stack:
             with self._client.entered():

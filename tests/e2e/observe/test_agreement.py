@@ -62,7 +62,8 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 def sent_to(cluster: Cluster) -> list[Sent]:
     """Connections that are served, refused by the backend, refused, and dropped; over TCP and
-    UDP."""
+    UDP.
+    """
     lab = cluster.lab
     fine = cluster.serve(cluster.new(), lab.pods)
     dead = cluster.serve(cluster.new(), lab.pods, target_port=9)

@@ -92,7 +92,8 @@ def missing(
 
 def assert_kept(walk: Walk, send: Callable[[], object], *commands: str) -> None:
     """Runs top during that traffic, then the commands; of a command shown twice the last output
-    counts."""
+    counts.
+    """
     (top,) = walk.promises("top")
     assert not missing(top, send=send)
     for command in commands:

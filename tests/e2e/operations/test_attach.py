@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attach points: tcx or clsact, with or without socket hooks, devices that are added and
-removed."""
+removed.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

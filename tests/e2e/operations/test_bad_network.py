@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broken network: clients get an error where possible, operators see the cause, and other
-Services keep working."""
+Services keep working.
+"""
 
 import json
 from collections.abc import Iterator
@@ -110,7 +111,8 @@ def test_a_route_that_points_nowhere_is_reported(lab, specs, kind, version):
 
 def is_named(lab: Lab, spec: ServiceSpec, version: int, said: str) -> bool:
     """`explain` and `doctor` name the fault soon after an attempt: on a machine with many
-    namespaces, the kernel forgets neighbours that did not answer."""
+    namespaces, the kernel forgets neighbours that did not answer.
+    """
     node = lab.node("node1")
     own = address_of(node, version)
     fate(lab.client, own, spec.node_port, "udp", 1.0)

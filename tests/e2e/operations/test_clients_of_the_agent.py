@@ -106,6 +106,7 @@ def test_an_agent_without_descriptors_lives_and_catches_up(cluster, lab):
 
 def is_told(agent: NodeAgent, what: str) -> bool:
     """Whether the agent has logged that it could not do something because of too many open
-    files."""
+    files.
+    """
     lines = agent.said().splitlines()
     return any("Too many open files" in line and what in line for line in lines)

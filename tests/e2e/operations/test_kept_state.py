@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node boots while the API server is down: it serves its last state until the API server is
-back."""
+back.
+"""
 
 import os
 from collections.abc import Iterator

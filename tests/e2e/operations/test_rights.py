@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The privileges that the agent's threads drop after their start, tried from inside and read from
-outside."""
+outside.
+"""
 
 import json
 import subprocess

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node moves from kube-proxy's rules to ebpflb: no connection breaks, and ebpflb gets new
-ones."""
+ones.
+"""
 
 import json
 import shutil

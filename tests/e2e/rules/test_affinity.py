@@ -92,7 +92,8 @@ def test_each_service_port_has_its_own_clients(cluster, lab, client):
 
 def heard_in_time(asking: Sequence[Attempt]) -> Results:
     """Which pods clients get that return within the timeout, for longer than the timeout in
-    total."""
+    total.
+    """
     while True:
         began = asked = time.monotonic()
         before, in_time = results(asking), True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A load-balancer IP that a node has on its uplink and answers ARP for, like kube-vip's; it
-moves."""
+moves.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ def announced(lab: Lab, node: LabNode, addresses: dict[int, str]) -> Iterator[No
 
 def deprecate(node: LabNode, address: str) -> None:
     """As kube-vip and keepalived do for IPv6; otherwise the node's processes would use it as a
-    source."""
+    source.
+    """
     node.exec(["ip", "addr", "change", f"{address}/128", "dev", UPLINK, "preferred_lft", "0"])
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters and flow records match the traffic on each path and in each family, also when the agent
-is killed."""
+is killed.
+"""
 
 import json
 import subprocess
@@ -64,7 +65,8 @@ def cluster(own_lab, tmp_path_factory) -> Iterator[Cluster]:
 
 def talk(member: Member, place: Place, size: int, agent: NodeAgent | None = None) -> list[int]:
     """Connections, and bytes in each direction. The agent is killed and restarted while they are
-    open."""
+    open.
+    """
     argv = [sys.executable, "-c", TALK, place[0], str(place[1]), str(size), str(CONNECTIONS)]
     with member.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout

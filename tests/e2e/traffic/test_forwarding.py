@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masqueraded packets that the kernel routes: netfilter sees them, and may block either
-direction."""
+direction.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager

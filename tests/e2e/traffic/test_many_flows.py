@@ -67,7 +67,8 @@ def held(cluster: Cluster, place: tuple[str, int]) -> Iterator[None]:
 
 def with_more_room(cluster: Cluster, stack: contextlib.ExitStack) -> BpfMap:
     """Restart the agent with a larger limit while the table is nearly full; returns the new
-    table."""
+    table.
+    """
     agent = cluster.agents["node1"]
     small = pinned_maps(agent.node)[TABLE]
     add_flows(small, range(FEW - 10_000))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """UDP from the node's own sockets: a process bound to a Service's port gets its replies while the
 Service keeps its requests; replies come from the address that the socket sent to; and a closed
-socket leaves no entries."""
+socket leaves no entries.
+"""
 
 import itertools
 import socket

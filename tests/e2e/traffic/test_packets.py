@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets of all sizes through tc on every kind of network: large ones, and those whose TTL
-expires."""
+expires.
+"""
 
 import errno
 import hashlib

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every path to a Service, on every kind of pod network and in every family: the demo's own
-table."""
+table.
+"""
 
 import pytest
 

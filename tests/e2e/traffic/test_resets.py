@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A genuine reset ends a connection, and the sender of an unknown connection's packet gets one.
-Forged ones are tested in tests/e2e/attacks."""
+Forged ones are tested in tests/e2e/attacks.
+"""
 
 import socket
 import struct

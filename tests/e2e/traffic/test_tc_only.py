@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods that the socket LB skips: those with a redirecting sidecar, those that opt out, and network
-namespaces nested in a pod."""
+namespaces nested in a pod.
+"""
 
 import json
 import socket
@@ -180,7 +181,8 @@ print(json.dumps([asked(socket.SOCK_STREAM, True), asked(udp, True), asked(udp, 
 
 def answers_inside(pod: Member, cgroup: Path, address: str) -> list[bool]:
     """Whether a namespace nested in a pod reaches a local server with a Service's address, on each
-    path."""
+    path.
+    """
     arguments = [str(cgroup), address, str(PORT)]
     found = json.loads(pod.exec([sys.executable, "-I", "-c", _NESTED, *arguments]).stdout)
     return list(found)

@@ -12,7 +12,8 @@ Play = Callable[[bytes], None]
 
 class Target(NamedTuple):
     """seeds: initial examples. words: dictionary. playing: creates what a Play needs, and removes
-    it."""
+    it.
+    """
 
     seeds: Sequence[bytes]
     words: Sequence[bytes]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events that only a cluster source has: errors before everything is known, and this agent's
-Node."""
+Node.
+"""
 
 from dataclasses import replace
 

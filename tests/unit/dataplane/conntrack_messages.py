@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ctnetlink messages of Linux 6.18 about connections to 192.0.2.1:30080 and [2001:db8::1]:30080
 that nftables sends to port 8080 of the loopback address, masqueraded with ports of 1500-1509.
-Little endian."""
+Little endian.
+"""
 
 ENDED_TCP_4 = bytes.fromhex(
     "02000000340001801400018008000100c000020108000200c00002011c0002800500010006000000"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An API server that knows pods and nodes, and executes commands: on this machine, or with given
-output."""
+output.
+"""
 
 import base64
 import hashlib

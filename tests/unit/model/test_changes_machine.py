@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes as a state machine: any order of changes leads to the same result as the final
-objects."""
+objects.
+"""
 
 from collections import defaultdict
 from dataclasses import replace

@@ -27,7 +27,8 @@ AWAY = SourceError("away")
 
 class Notes:
     """A Follower. `said` is what it received, abbreviated; nothing counts once the script is
-    over."""
+    over.
+    """
 
     def __init__(self) -> None:
         self.said: list[str] = []

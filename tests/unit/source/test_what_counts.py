@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An error in a field that does not matter, given the other fields, does not invalidate an
-object."""
+object.
+"""
 
 import json
 from typing import Any

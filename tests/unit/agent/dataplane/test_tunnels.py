@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Direct server return in the agent: when the maps are updated, and from which addresses tunnels
-start."""
+start.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cases that the differential test leaves out: devices, routes, addresses, flows, and the
-wording."""
+wording.
+"""
 
 import time
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counts of open connections approach the contents of the flow tables, by halving the
-difference."""
+difference.
+"""
 
 from collections.abc import Callable
 

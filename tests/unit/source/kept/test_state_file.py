@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stored state is used only if it is of the same cluster, recent, intact, and owned by this
-user."""
+user.
+"""
 
 import gzip
 import os
