@@ -11,6 +11,7 @@ from ebpflb.cli import agent_client, main
 from ebpflb.cli import status as command
 from ebpflb.cli.agent_client import node_in_words
 from ebpflb.cli.status import Loaded
+from ebpflb.dataplane.attach import strays
 from ebpflb.dataplane.attach.attachments import Attachment
 from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
@@ -72,6 +73,7 @@ def node(http_server, monkeypatch):
             return loaded
 
         monkeypatch.setattr(command, "_loaded", look)
+        monkeypatch.setattr(strays, "find_strays", lambda *_: [])
         routes = metrics_routes(lambda: Answer(b""), lambda: {**REPORT, **report})
         servers.append(TcpPort(http_server, ("127.0.0.1", 0), quick(routes)))
         servers[-1].start()
