@@ -220,7 +220,7 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
     serve.health(quick(health_routes(health, metrics.answered)), source)
     serve.metrics(
         metrics,
-        lambda: agent.status.report(health) | dataplane.report() | rights.report(),
+        lambda: agent.status.report(health, dataplane.report(), rights.kept),
     )
     flows.start(http, _explaining(settings, dataplane, agent, flows).routes)
     parts.callback(flows.stop)

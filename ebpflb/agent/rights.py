@@ -93,9 +93,10 @@ class Rights:
         # What -> why.
         self._kept: Mapping[str, str] = {}
 
-    def report(self) -> dict[str, Mapping[str, str]]:
-        """A part of /status. For any thread."""
-        return {"rights_kept": self._kept}
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """What could not be given up, and why. For any thread."""
+        return self._kept
 
     def give_up(self, role: Role) -> None:
         """The calling thread, and each that it starts from now on, gives up all but its role's."""

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from ebpflb import __version__
 from ebpflb.agent.problems import (
     ADDRESS,
@@ -34,6 +36,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.dsr import Reachability
 from ebpflb.model.dsr_probe import Probes
 from ebpflb.model.selection import Selection
+from ebpflb.observe.agent_report import AgentReport, DsrPeers, NetworkReport, UnreachableNode
 from ebpflb.observe.health import Health, rfc3339
 from ebpflb.observe.metrics.page import PEER_STATES, Totals
 from ebpflb.source.interface import Announcement
@@ -59,7 +62,7 @@ class AgentStatus:
         self._selectors: Mapping[str, str] = {}
         self._left_out = 0
         self._lacks: Mapping[str, str] = {}
-        self._dsr_peers: Mapping[str, object] | None = None
+        self._dsr_peers: DsrPeers | None = None
         self._dsr_counts: Mapping[str, int] = {}
 
     def set_lacks(self, lacks: Mapping[str, str]) -> None:
@@ -99,14 +102,14 @@ class AgentStatus:
         """The nodes being asked whether they take part in DSR, once per family."""
         found = Counter(each.value for each in probes.found.values())
         self._dsr_counts = {state: found[state] for state in PEER_STATES}
-        self._dsr_peers = {
-            "asked": found.total(),
-            "reachable": found[Reachability.REACHABLE.value],
-            "unreachable": [
-                {"node": peer.node, "family": peer.family.text, "why": why}
+        self._dsr_peers = DsrPeers(
+            found.total(),
+            found[Reachability.REACHABLE.value],
+            [
+                UnreachableNode(peer.node, peer.family.text, why)
                 for peer, why in sorted(probes.unreachable.items())
             ],
-        }
+        )
 
     def set_plan(self, writer: ServiceWriter, changes: Changes) -> None:
         """Take the totals of the plan, and the parts of it that are not in force."""
@@ -140,35 +143,39 @@ class AgentStatus:
             dsr_peers=self._dsr_counts,
         )
 
-    def report(self, health: Health) -> dict[str, object]:
-        """The report for /status, as JSON values."""
+    def report(
+        self, health: Health, network: NetworkReport, rights_kept: Mapping[str, str]
+    ) -> AgentReport:
+        """The report for /status. For any thread."""
         last, problems = health.last_sync, self.problems
-        return {
-            "version": __version__,
-            "node": self._node,
-            "pid": os.getpid(),
-            "started": rfc3339(self._started),
-            "healthy": health.is_alive(),
-            "in_sync": self._complete and health.is_idle(),
-            "last_sync": None if last is None else rfc3339(last),
-            "services": self._totals.services,
-            "frontends": self._totals.frontends,
-            "selectors": self._selectors,
-            "services_left_out": self._left_out,
-            "ejected_endpoints": self._totals.ejected_endpoints,
-            "dsr_peers": self._dsr_peers,
-            "kernel_lacks": self._lacks,
-            "source_errors": problems.by_place(SOURCE),
-            "unread_seconds": round(health.unread_seconds()),
-            "stale_since": None if self._as_of is None else rfc3339(self._as_of),
-            "attach_errors": problems.by_place(ATTACH),
-            "health_check_errors": problems.by_place(HEALTH_CHECK),
-            "refused": problems.by_place(REFUSED),
-            "conflicts": problems.texts(CONFLICT),
-            "misconfigured": problems.lines(MISCONFIGURED),
-            "addresses_refused": problems.lines(ADDRESS),
-            "without_table": problems.lines(WITHOUT_TABLE),
-        }
+        return AgentReport(
+            version=__version__,
+            node=self._node,
+            pid=os.getpid(),
+            started=rfc3339(self._started),
+            healthy=health.is_alive(),
+            in_sync=self._complete and health.is_idle(),
+            last_sync=None if last is None else rfc3339(last),
+            services=self._totals.services,
+            frontends=self._totals.frontends,
+            selectors=dict(self._selectors),
+            services_left_out=self._left_out,
+            ejected_endpoints=self._totals.ejected_endpoints,
+            dsr_peers=self._dsr_peers,
+            kernel_lacks=dict(self._lacks),
+            rights_kept=dict(rights_kept),
+            source_errors=problems.by_place(SOURCE),
+            unread_seconds=round(health.unread_seconds()),
+            stale_since=None if self._as_of is None else rfc3339(self._as_of),
+            attach_errors=problems.by_place(ATTACH),
+            health_check_errors=problems.by_place(HEALTH_CHECK),
+            refused=problems.by_place(REFUSED),
+            conflicts=problems.texts(CONFLICT),
+            misconfigured=problems.lines(MISCONFIGURED),
+            addresses_refused=problems.lines(ADDRESS),
+            without_table=problems.lines(WITHOUT_TABLE),
+            **structs.asdict(network),
+        )
 
 
 def _describe(conflict: Conflict) -> str:

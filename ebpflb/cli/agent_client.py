@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import click
+from msgspec import ValidationError, convert
 
 from ebpflb.cli.table import visible
 from ebpflb.config.options import METRICS_BIND_ADDRESS, QUERY_SOCKET
@@ -21,6 +22,7 @@ from ebpflb.config.settings import setting
 from ebpflb.config.values import parse_bind_address
 from ebpflb.errors import QueryError
 from ebpflb.from_json import from_json
+from ebpflb.observe.agent_report import AgentReport
 
 _ANSWER_SECONDS = 10.0
 # An address may belong to another pod by then.
@@ -194,10 +196,17 @@ def fetch_json(bind_address: str, path: str) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def ask_agent(metrics_address: str) -> dict[str, Any] | None:
-    """The agent's /status page; None when no agent answers there."""
+def ask_agent(metrics_address: str) -> AgentReport | None:
+    """The agent's /status page; None when no agent answers there. QueryError if it is odd."""
     content = fetch_json(metrics_address, "/status")
-    return content if content and "in_sync" in content else None
+    if not content or "in_sync" not in content:
+        return None
+    try:
+        return convert(content, AgentReport)
+    except ValidationError as error:
+        raise QueryError(
+            f"{metrics_address}: the agent's /status is not this version's: {error}"
+        ) from error
 
 
 SERVED, AGENT_DOWN, BEHIND, NOT_SERVED = "served", "agent down", "behind", "not served"
@@ -215,15 +224,16 @@ def node_in_words(state: str, state_of: str, now: str) -> str:
     return f"{state}, serving the state of {shown}"
 
 
-def silent_nodes(status: Mapping[str, Any]) -> Mapping[str, list[str]]:
-    """Why tunnels to some nodes carry nothing, by the /status page -> the nodes and families.
+def silent_nodes(agent: AgentReport) -> Mapping[str, list[str]]:
+    """Why tunnels to some nodes carry nothing -> the nodes and families.
 
     Skips families for which this node uses no tunnels.
     """
     families = defaultdict[tuple[str, str], list[str]](list)
-    for each in (status.get("dsr_peers") or {"unreachable": ()})["unreachable"]:
-        if each["family"] not in status["tunnels"]["without"]:
-            families[each["why"], each["node"]].append(each["family"])
+    without = agent.tunnels.without if agent.tunnels else {}
+    for each in agent.dsr_peers.unreachable if agent.dsr_peers else ():
+        if each.family not in without:
+            families[each.why, each.node].append(each.family)
     found = defaultdict[str, list[str]](list)
     for (why, node), names in families.items():
         found[why].append(f"{node} ({', '.join(names)})")

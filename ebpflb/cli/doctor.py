@@ -29,6 +29,7 @@ from ebpflb.config.settings import setting
 from ebpflb.config.values import node_port_range
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.errors import ProbeError
+from ebpflb.observe.agent_report import AgentReport, TunnelsReport
 
 CHECK = "agent"
 
@@ -36,7 +37,7 @@ _ANSWER_SECONDS = 2.0
 _START = "start it; until then the loaded programs serve their last state"
 _LATENCY = "kubeproxy_network_programming_duration_seconds_sum"
 _SUM = re.compile(rf"^{_LATENCY}\{{.*\}} (\S+)$", re.MULTILINE)
-# Fields of /status that list what is not served: severity, wording, what to do.
+# Fields of AgentReport that list what is not served: severity, wording, what to do.
 _TROUBLES = {
     "attach_errors": (Severity.ERROR, "is not served", "see the error; the agent retries"),
     "refused": (
@@ -146,37 +147,36 @@ def of_agent(address: str, root: Path, in_force: Mapping[str, Any]) -> Iterator[
         yield from check_triggers(metrics.body.decode(errors="replace"))
 
 
-def check_agent(status: Mapping[str, Any]) -> list[Finding]:
-    """`status`: the /status page."""
-    what = f"{status['version']} runs (pid {status['pid']}), last sync {status['last_sync']}"
+def check_agent(status: AgentReport) -> list[Finding]:
+    what = f"{status.version} runs (pid {status.pid}), last sync {status.last_sync}"
     return all_well(CHECK, what, [*_state(status), *_troubles(status)])
 
 
-def check_xdp(status: Mapping[str, Any]) -> Iterator[Finding]:
+def check_xdp(status: AgentReport) -> Iterator[Finding]:
     """How XDP is attached to each uplink; nothing if it is off."""
-    for each in status.get("xdp", ()):
-        is_there = f"lb_xdp is attached ({each['mode']})"
-        what = is_there if each["mode"] else f"no XDP, tc serves it: {each['why']}"
-        yield Finding(Severity.NOTE, "xdp", each["name"], what)
+    for each in status.xdp:
+        is_there = f"lb_xdp is attached ({each.mode})"
+        what = is_there if each.mode else f"no XDP, tc serves it: {each.why}"
+        yield Finding(Severity.NOTE, "xdp", each.name, what)
 
 
-def check_dsr(status: Mapping[str, Any]) -> Iterator[Finding]:
+def check_dsr(status: AgentReport) -> Iterator[Finding]:
     """Direct server return; nothing if it is off."""
-    if tunnels := status.get("tunnels"):
-        what = f"tunnels lead to {tunnels['pods']} pods on other nodes"
-        troubles = [*_without_tunnels(tunnels), *_silent(status, tunnels["port"])]
+    if tunnels := status.tunnels:
+        what = f"tunnels lead to {tunnels.pods} pods on other nodes"
+        troubles = [*_without_tunnels(tunnels), *_silent(status, tunnels.port)]
         yield from all_well(_DSR, what, troubles)
 
 
-def _without_tunnels(tunnels: Mapping[str, Any]) -> Iterator[Finding]:
-    for family, why in tunnels["without"].items():
+def _without_tunnels(tunnels: TunnelsReport) -> Iterator[Finding]:
+    for family, why in tunnels.without.items():
         yield Finding(Severity.WARNING, _DSR, family, f"is masqueraded: {why}", _NODE_IP)
-    if why := tunnels["key_trouble"]:
+    if why := tunnels.key_trouble:
         what = f"cannot read the keys of tunnels, which stay as they were: {why}"
         yield Finding(Severity.WARNING, _DSR, "", what, _KEYS)
 
 
-def _silent(status: Mapping[str, Any], port: int) -> Iterator[Finding]:
+def _silent(status: AgentReport, port: int) -> Iterator[Finding]:
     for why, nodes in silent_nodes(status).items():
         count = f"{len(nodes)} node{'s do' if len(nodes) > 1 else ' does'}"
         reason = "" if why == "no answer" else f" ({why})"
@@ -225,28 +225,28 @@ def check_triggers(metrics: str) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, "clock", "", what, "synchronise both (chrony, ntpd)")
 
 
-def _state(status: Mapping[str, Any]) -> Iterator[Finding]:
-    if not status["healthy"]:
+def _state(status: AgentReport) -> Iterator[Finding]:
+    if not status.healthy:
         what = "changes have not reached the kernel for a minute"
         yield Finding(Severity.ERROR, CHECK, "", what, "see the agent's log")
-    elif not status["in_sync"]:
+    elif not status.in_sync:
         what = "not in sync: the agent is starting, or a change is under way"
         yield Finding(
             Severity.WARNING, CHECK, "", what, "try again; if it persists, see the agent's log"
         )
-    if status["version"] != __version__:
-        what = f"has version {status['version']}, this program has {__version__}"
+    if status.version != __version__:
+        what = f"has version {status.version}, this program has {__version__}"
         yield Finding(Severity.NOTE, CHECK, "", what)
 
 
-def _troubles(status: Mapping[str, Any]) -> Iterator[Finding]:
+def _troubles(status: AgentReport) -> Iterator[Finding]:
     for field, (severity, what, advice) in _TROUBLES.items():
-        for where, text in status.get(field, {}).items():
+        for where, text in getattr(status, field).items():
             if (field, where) == ("source_errors", "api"):
                 yield Finding(severity, "api", "", f"the API server: {text}", _REACH)
             else:
                 yield Finding(severity, CHECK, where, f"{what}: {text}", advice)
-    for text in status.get("conflicts", ()):
+    for text in status.conflicts:
         advice = "give one of the two another address or port"
         yield Finding(Severity.WARNING, "addresses", "", text, advice)
 

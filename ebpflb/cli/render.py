@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import click
+from msgspec import Struct, structs
 
 from ebpflb.cli.options import Output
 from ebpflb.cli.table import TextTable, folded
@@ -119,7 +120,9 @@ def has_colours() -> bool:
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses to dicts, tuples to lists, all the way down."""
+    """Structs and dataclasses to dicts, tuples to lists, all the way down."""
+    if isinstance(value, Struct):
+        value = structs.asdict(value)
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

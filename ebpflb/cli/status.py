@@ -4,7 +4,7 @@
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from ebpflb.cli.render import show
 from ebpflb.cli.table import Column, TextTable, positions, size
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
+from ebpflb.observe.agent_report import AgentReport, DeviceReport, TunnelsReport
 from ebpflb.observe.health import rfc3339
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Status:
     shown: str
     healthy: bool
     problems: list[str]
-    agent: dict[str, Any] | None
+    agent: AgentReport | None
     loaded: Loaded | None = None
 
 
@@ -114,13 +115,13 @@ def look(root: Path, metrics_address: str) -> Status:
     if agent is None:
         state = AGENT_DOWN
         problems.append(f"no agent answers at {metrics_address or '(no address)'}")
-    elif not agent["healthy"]:
+    elif not agent.healthy:
         state = BEHIND
         problems.append("changes do not reach the kernel; see the agent's log")
     loaded = None
     try:
         loaded = _loaded(root)
-        missing = [*_second_set(root), *_missing(loaded, agent or {})]
+        missing = [*_second_set(root), *_missing(loaded, agent)]
     except PinError as error:
         missing = [str(error)]
     state = NOT_SERVED if missing else state
@@ -128,14 +129,15 @@ def look(root: Path, metrics_address: str) -> Status:
     return Status(state, shown, state == SERVED, [*problems, *missing], agent, loaded)
 
 
-def _missing(loaded: Loaded, agent: Mapping[str, Any]) -> Iterator[str]:
+def _missing(loaded: Loaded, agent: AgentReport | None) -> Iterator[str]:
     """The hooks without our programs."""
     if loaded.missing_hooks:
         yield f"socket hooks not attached: {', '.join(loaded.missing_hooks)}"
     for each in loaded.hooks:
         if each.place and not each.current:
             yield f"outdated program at {each.hook} {each.place}"
-    yield from (f"{at}: {text}" for at, text in agent.get("attach_errors", {}).items())
+    if agent:
+        yield from (f"{at}: {text}" for at, text in agent.attach_errors.items())
 
 
 def _second_set(root: Path) -> list[str]:
@@ -180,86 +182,86 @@ def _lines(found: Status) -> Iterator[str | TextTable[Any]]:
         yield from _loaded_lines(found.loaded)
 
 
-def _agent_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable[Any]]:
-    state = "in sync" if agent["in_sync"] else "not in sync"
-    if seconds := agent["unread_seconds"]:
+def _agent_lines(agent: AgentReport) -> Iterator[str | TextTable[Any]]:
+    state = "in sync" if agent.in_sync else "not in sync"
+    if seconds := agent.unread_seconds:
         state += f" with what it could read {seconds} s ago"
     yield ""
-    yield f"Agent {agent['version']}, node {agent['node']}, pid {agent['pid']}: {state}"
-    if stale := agent["stale_since"]:
+    yield f"Agent {agent.version}, node {agent.node}, pid {agent.pid}: {state}"
+    if stale := agent.stale_since:
         yield f"  serving the state of {stale}: the API server has not answered since the start"
-    yield f"  started {agent['started']}, last sync {agent['last_sync'] or 'never'}"
-    yield f"  {agent['services']} Services with {agent['frontends']} frontends"
-    for option, selector in agent["selectors"].items():
+    yield f"  started {agent.started}, last sync {agent.last_sync or 'never'}"
+    yield f"  {agent.services} Services with {agent.frontends} frontends"
+    for option, selector in agent.selectors.items():
         yield f"  only Services selected by --{option} {selector!r}"
-    if agent["services_left_out"]:
-        yield f"  {agent['services_left_out']} other Services are left to kube-proxy"
-    if ejected := agent["ejected_endpoints"]:
+    if agent.services_left_out:
+        yield f"  {agent.services_left_out} other Services are left to kube-proxy"
+    if ejected := agent.ejected_endpoints:
         yield f"  ejected endpoints (connections to them fail): {ejected}"
-    for feature, text in agent["kernel_lacks"].items():
+    for feature, text in agent.kernel_lacks.items():
         yield f"  the kernel lacks {feature}: {text}"
-    for what, text in agent.get("rights_kept", {}).items():
+    for what, text in agent.rights_kept.items():
         yield f"  could not give up {what}: {text}"
     yield from _trouble_lines(agent)
     yield from _network_lines(agent)
 
 
-def _trouble_lines(agent: Mapping[str, Any]) -> Iterator[str]:
-    for text in agent["source_errors"].values():
+def _trouble_lines(agent: AgentReport) -> Iterator[str]:
+    for text in agent.source_errors.values():
         yield f"  cannot read: {text}"
-    for service, text in agent["refused"].items():
+    for service, text in agent.refused.items():
         yield f"  does not fit: {service}: {text}"
-    for service, text in agent["health_check_errors"].items():
+    for service, text in agent.health_check_errors.items():
         yield f"  health check not answered: {service}: {text}"
-    for text in agent["conflicts"]:
+    for text in agent.conflicts:
         yield f"  conflict: {text}"
-    for text in agent["misconfigured"]:
+    for text in agent.misconfigured:
         yield f"  misconfigured and ignored: {text}"
-    for text in agent["addresses_refused"]:
+    for text in agent.addresses_refused:
         yield f"  address refused: {text}"
-    for text in agent["without_table"]:
+    for text in agent.without_table:
         yield f"  no lookup table: {text}"
 
 
-def _network_lines(agent: Mapping[str, Any]) -> Iterator[str | TextTable[Any]]:
+def _network_lines(agent: AgentReport) -> Iterator[str | TextTable[Any]]:
     """Nothing if the agent does not report it, because it is starting."""
-    if chosen := agent.get("forwarding"):
-        way = _WAYS.get(chosen["way"], chosen["way"])
-        yield f"  masqueraded packets are {way}; {chosen['why']}"
-    if unknown := agent.get("unknown_connections"):
-        yield f"  unknown connections to Services are {unknown['way']}; {unknown['why']}"
-    if tunnels := agent.get("tunnels"):
+    if chosen := agent.forwarding:
+        way = _WAYS.get(chosen.way, chosen.way)
+        yield f"  masqueraded packets are {way}; {chosen.why}"
+    if unknown := agent.unknown_connections:
+        yield f"  unknown connections to Services are {unknown.way}; {unknown.why}"
+    if tunnels := agent.tunnels:
         yield from _dsr_lines(agent, tunnels)
-    for each in agent.get("xdp", ()):
-        yield f"  XDP at {each['name']}: {each['mode'] or 'none, ' + each['why']}"
-    if devices := agent.get("devices"):
+    for each in agent.xdp:
+        yield f"  XDP at {each.name}: {each.mode or 'none, ' + each.why}"
+    if devices := agent.devices:
         yield ""
         yield TextTable(positions("DEVICES", "KIND", "WHY"), _by_kind(devices))
 
 
-def _dsr_lines(agent: Mapping[str, Any], tunnels: Mapping[str, Any]) -> Iterator[str]:
+def _dsr_lines(agent: AgentReport, tunnels: TunnelsReport) -> Iterator[str]:
     yield (
-        f"  direct server return for {tunnels['services']} Services on UDP port {tunnels['port']}: "
-        f"tunnels to {tunnels['pods']} pods, from {tunnels['peers']} addresses of other nodes"
+        f"  direct server return for {tunnels.services} Services on UDP port {tunnels.port}: "
+        f"tunnels to {tunnels.pods} pods, from {tunnels.peers} addresses of other nodes"
     )
-    for family, why in tunnels["without"].items():
+    for family, why in tunnels.without.items():
         yield f"  no direct server return over {family}: {why}"
-    if tunnels["keys"]:
-        yield f"  tunnels have a key; {tunnels['keys']} accepted"
-    if tunnels["key_trouble"]:
-        yield f"  cannot read the keys of tunnels: {tunnels['key_trouble']}"
-    if (peers := agent.get("dsr_peers")) and peers["asked"]:
+    if tunnels.keys:
+        yield f"  tunnels have a key; {tunnels.keys} accepted"
+    if tunnels.key_trouble:
+        yield f"  cannot read the keys of tunnels: {tunnels.key_trouble}"
+    if (peers := agent.dsr_peers) and peers.asked:
         each = "a node counts once for each family"
-        yield f"  {peers['reachable']} of {peers['asked']} nodes answer there ({each})"
+        yield f"  {peers.reachable} of {peers.asked} nodes answer there ({each})"
     for why, nodes in silent_nodes(agent).items():
         yield f"  SNAT instead of direct server return to {_counted(nodes)}: {why}"
 
 
-def _by_kind(devices: Iterable[Mapping[str, str]]) -> Iterator[tuple[str, str, str]]:
+def _by_kind(devices: Iterable[DeviceReport]) -> Iterator[tuple[str, str, str]]:
     """A line for each kind and reason."""
     names = defaultdict[tuple[str, str], list[str]](list)
     for each in devices:
-        names[each["kind"], each["why"]].append(each["name"])
+        names[each.kind, each.why].append(each.name)
     for (kind, why), some in sorted(names.items()):
         yield _counted(some), kind, why
 

@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from ebpflb.dataplane.kube_proxy.removal import Removed
 
 _PAUSE = 0.5
-# Fields of /status that list what is not served, and their wording.
-_TROUBLES = {
-    "source_errors": "cannot read",
-    "attach_errors": "is not attached to",
-    "refused": "does not serve",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +94,18 @@ def _of_agent(metrics_address: str) -> Iterator[str]:
     if agent is None:
         yield f"no agent answers at {metrics_address or '(no address)'}"
         return
-    if not agent["in_sync"]:
+    if not agent.in_sync:
         yield "the agent is not in sync"
-    elif not agent["services"]:
+    elif not agent.services:
         yield "the agent serves no Service"
-    for option, selector in agent.get("selectors", {}).items():
+    for option, selector in agent.selectors.items():
         yield f"kube-proxy must serve what --{option} {selector!r} leaves out: remove that option"
-    for key, what in _TROUBLES.items():
-        yield from (f"the agent {what} {place}: {text}" for place, text in agent[key].items())
+    for what, lines in (
+        ("cannot read", agent.source_errors),
+        ("is not attached to", agent.attach_errors),
+        ("does not serve", agent.refused),
+    ):
+        yield from (f"the agent {what} {place}: {text}" for place, text in lines.items())
 
 
 def _wait_without(look: Callable[[], list[str]], seconds: float) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
+from msgspec import Struct, convert, structs
 
 from ebpflb.cli.options import Output, output_option
 from ebpflb.cli.render import emit
@@ -20,6 +21,20 @@ _SEVERITIES = ("error", "warning", "note", "ok")
 _PARTICULARS = re.compile(r"\b[0-9a-f]*[0-9][0-9a-f.:]*\b")
 
 Key = tuple[str, ...]
+
+
+class _Finding(Struct):
+    severity: str
+    check: str
+    where: str
+    what: str
+    advice: str
+
+
+class _DoctorAnswer(Struct):
+    """What `ebpflb doctor` prints, as far as it is read here."""
+
+    findings: list[_Finding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +85,8 @@ def doctor(cluster: Cluster, output: Output) -> None:
 
 
 def _findings(agent: RemoteAgent, content: Any) -> list[Problem]:
-    return [
-        Problem(
-            severity=str(each["severity"]),
-            check=str(each["check"]),
-            where=str(each["where"]),
-            what=str(each["what"]),
-            advice=str(each["advice"]),
-            example=agent.node,
-        )
-        for each in content["findings"]
-    ]
+    found = convert(content, _DoctorAnswer).findings
+    return [Problem(**structs.asdict(each), example=agent.node) for each in found]
 
 
 def _grouped(answers: Iterable[tuple[RemoteAgent, list[Problem]]]) -> list[Problem]:

@@ -8,15 +8,41 @@ from functools import partial
 from typing import Any
 
 import click
+from msgspec import Struct, convert
 
 from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
+from ebpflb.observe.agent_report import AgentReport
 
 _COMMAND = ("ebpflb", "status", "-o", "json")
 _SERVED = ("in sync", "not in sync")
 _BECOME_FULL = ("hash", "percpu_hash")
+
+
+class _MapFill(Struct):
+    name: str
+    type: str
+    used: int
+    max: int
+
+
+class _Loaded(Struct):
+    maps: list[_MapFill]
+    dropped: dict[str, int]
+    last_sync: str
+
+
+class _StatusAnswer(Struct):
+    """What `ebpflb status` prints, as far as it is read here."""
+
+    state: str
+    shown: str
+    healthy: bool
+    problems: list[str]
+    agent: AgentReport | None
+    loaded: _Loaded | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +113,27 @@ def _unanswered(agent: RemoteAgent) -> NodeStatus:
 
 
 def _of_answer(agent: RemoteAgent, content: Any) -> NodeStatus:
-    """From the page that `ebpflb status` prints."""
-    about, loaded = content["agent"] or {}, content["loaded"] or {}
+    found = convert(content, _StatusAnswer)
+    about, loaded = found.agent, found.loaded
     # Arrays have a fixed size, and LRU hashes evict entries.
-    hashes = (each for each in loaded.get("maps", ()) if each["type"] in _BECOME_FULL)
-    fills = [(each["used"] / each["max"], str(each["name"])) for each in hashes]
-    share, name = max(fills, default=(None, ""))
-    in_sync = "in sync" if about.get("in_sync") else "not in sync"
-    state = in_sync if content["healthy"] else str(content["state"])
+    hashes = [each for each in loaded.maps if each.type in _BECOME_FULL] if loaded else []
+    share, name = max(((each.used / each.max, each.name) for each in hashes), default=(None, ""))
+    in_sync = "in sync" if about and about.in_sync else "not in sync"
+    state = in_sync if found.healthy else found.state
     return NodeStatus(
         node=agent.node,
         state=state,
-        shown=state if content["healthy"] else str(content["shown"]),
-        version=str(about.get("version", "")),
-        last_change=str(about.get("last_sync") or loaded.get("last_sync") or "") or None,
-        drops={why: int(n) for why, n in loaded["dropped"].items() if n} if loaded else None,
+        shown=state if found.healthy else found.shown,
+        version=about.version if about else "",
+        last_change=(about and about.last_sync) or (loaded and loaded.last_sync) or None,
+        drops={why: n for why, n in loaded.dropped.items() if n} if loaded else None,
         fullest_map=name,
         used=share,
-        services=about.get("services"),
-        frontends=about.get("frontends"),
+        services=about.services if about else None,
+        frontends=about.frontends if about else None,
         pod=agent.pod,
         image=agent.image,
-        problems=tuple(map(str, content["problems"])),
+        problems=tuple(found.problems),
     )
 
 

@@ -39,6 +39,7 @@ from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
+from ebpflb.observe.agent_report import NetworkReport, WayReport
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -110,9 +111,11 @@ class NodeDataplane:
         """The addresses in a pod's network namespace; empty if unknown. For any thread."""
         return self._in_use.hooks.addresses_in(cookie) if self._in_use else ()
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> NetworkReport:
         """The network part of /status; empty before the start. For any thread."""
-        return {**self._in_use.network.report(), **self._unknown.report()} if self._in_use else {}
+        if not self._in_use:
+            return NetworkReport()
+        return self._in_use.network.report(WayReport(*self._unknown.treatment))
 
     @property
     def _active(self) -> ActiveGeneration:

@@ -23,6 +23,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import SettingFlag, word
 from ebpflb.log import fields
 from ebpflb.model.address import Address, format_address
+from ebpflb.observe.agent_report import DeviceReport, NetworkReport, WayReport, XdpReport
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -87,28 +88,23 @@ class ServedNetwork:
             self.write_settings(self.state)
         return ended
 
-    def report(self) -> dict[str, object]:
-        """For /status, as JSON values: the devices, and who routes masqueraded packets."""
-        return {
-            "forwarding": self._forwarding._asdict() if self._forwarding else None,
-            "devices": [
-                {"name": each.name, "kind": word(each.kind), "why": each.why}
-                for each in self.state.devices.values()
+    def report(self, unknown_connections: WayReport) -> NetworkReport:
+        """For /status. For any thread."""
+        devices = self.state.devices
+        return NetworkReport(
+            forwarding=WayReport(*self._forwarding) if self._forwarding else None,
+            unknown_connections=unknown_connections,
+            devices=[
+                DeviceReport(each.name, word(each.kind), each.why) for each in devices.values()
             ],
-            "xdp": self._report_xdp(),
-            "tunnels": self._tunnels.report(),
-            "left_out": dict(self.state.left_out),
-        }
-
-    def _report_xdp(self) -> list[dict[str, str]]:
-        """For each host device; empty if XDP is off."""
-        if self._settings.xdp == "off":
-            return []
-        return [
-            {"name": self.state.devices[ifindex].name, "mode": way.mode, "why": way.why}
-            for ifindex, way in self._hooks.xdp.items()
-            if ifindex in self.state.devices
-        ]
+            xdp=[
+                XdpReport(devices[ifindex].name, way.mode, way.why)
+                for ifindex, way in self._hooks.xdp.items()
+                if self._settings.xdp != "off" and ifindex in devices
+            ],
+            tunnels=self._tunnels.report(),
+            left_out=dict(self.state.left_out),
+        )
 
     def _tell_xdp(self, network: NetworkState) -> None:
         """Log once per device how XDP is attached, unless XDP is off."""

@@ -13,6 +13,7 @@ from ebpflb.model.address import Address, Family, family_of, format_address
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.service import Dsr
+from ebpflb.observe.agent_report import TunnelsReport
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -75,21 +76,16 @@ class NodeTunnels:
             "nodes accept DSR packets only from those"
         )
 
-    def report(self) -> Mapping[str, object] | None:
-        """For /status, as JSON values; None without DSR. For any thread.
-
-        services: which have DSR. peers: the addresses that tunnels may come from. pods: those
-        reached through tunnels. without: the families that have no DSR, and why. keys: how many
-        are accepted, 0 if none is needed. key_trouble: what is wrong with their file, or "".
-        """
+    def report(self) -> TunnelsReport | None:
+        """For /status; None without DSR. For any thread."""
         if not self.port:
             return None
-        return {
-            "services": str(self._services),
-            "port": self.port,
-            "peers": self._maps.peers,
-            "pods": self._maps.pods,
-            "without": dict(self._without),
-            "keys": self._keys.count,
-            "key_trouble": self._keys.trouble,
-        }
+        return TunnelsReport(
+            services=str(self._services),
+            port=self.port,
+            peers=self._maps.peers,
+            pods=self._maps.pods,
+            without=dict(self._without),
+            keys=self._keys.count,
+            key_trouble=self._keys.trouble,
+        )

@@ -88,10 +88,6 @@ class UnknownConnections:
         """For lb_settings."""
         return SettingFlag.LB_SETTING_RESETS if self.treatment.way == "reset" else SettingFlag(0)
 
-    def report(self) -> dict[str, object]:
-        """For /status, as JSON values."""
-        return {"unknown_connections": self.treatment._asdict()}
-
     def follow_rules(self) -> None:
         """Look for kube-proxy's rules, and log what is new."""
         try:

@@ -2,11 +2,12 @@
 """The health and metrics ports: fixed paths, each answered by a function."""
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
+
+from msgspec.json import encode
 
 from ebpflb.observe.health import Health
 from ebpflb.observe.http.listener import RETRY_SECONDS, Listener
@@ -117,7 +118,7 @@ def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -
     return {
         "/metrics": render,
         "/proxyMode": lambda: Answer(b"ebpf"),
-        "/status": lambda: Answer(json.dumps(status()).encode(), JSON),
+        "/status": lambda: Answer(encode(status()), JSON),
     }
 
 

@@ -90,7 +90,7 @@ def test_without_the_library_an_agent_runs_and_says_so_once(landlock, monkeypatc
     rights = Rights()
     assert rights.started(client_role(), lambda: "runs") == "runs"
     assert rights.started(client_role(), lambda: "again") == "again"
-    kept = rights.report()["rights_kept"]
+    kept = rights.kept
     assert kept.keys() == {"system calls"}
     assert "install the distribution's package (Debian: python3-seccomp)" in kept["system calls"]
     assert caplog.messages == [f"cannot give up rights: {kept['system calls']}"]

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from ebpflb.agent.loop import Agent, Observers, Periods
 from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.plan import NO_DEFAULTS, Defaults
 from ebpflb.model.service import ServiceName
+from ebpflb.observe.agent_report import NetworkReport
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.interface import Announcement, SourceEvent
@@ -78,7 +80,8 @@ class Bench:
 
     def report(self) -> dict[str, Any]:
         """The content of /status."""
-        return self.agent.status.report(self.health)
+        made = self.agent.status.report(self.health, NetworkReport(), {})
+        return dict(to_builtins(made))
 
     def samples(self) -> dict[str, float]:
         """Metrics without labels."""

@@ -24,6 +24,7 @@ from ebpflb.cli.agent_client import stream
 from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.observe.agent_report import NetworkReport, WayReport
 from ebpflb.observe.flows import pipeline
 from ebpflb.source.interface import Announcement
 from tests.builders import node_manifest, port_manifest, service_manifest, slice_manifest
@@ -57,7 +58,7 @@ class Node(MemoryNode):
         pass
 
     def report(self):
-        return {"forwarding": {"way": "redirect", "why": "the option forwarding"}}
+        return NetworkReport(forwarding=WayReport("redirect", "the option forwarding"))
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ import socket
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
-from ebpflb import __version__
 from ebpflb.cli import doctor
 from ebpflb.cli.agent_client import Page
 from ebpflb.cli.doctor import (
@@ -17,21 +17,20 @@ from ebpflb.cli.doctor import (
 )
 from ebpflb.cli.status import Status
 from ebpflb.dataplane.doctor.finding import Finding, Severity
+from ebpflb.observe.agent_report import AgentReport
+from tests.unit.agent_reports import agent_report
 
 DOWN = "agent down, serving the state of 05:48"
 NO_KEY = {"keys": 0, "key_trouble": ""}
-STATUS = {
-    "version": __version__,
-    "pid": 7,
-    "healthy": True,
-    "in_sync": True,
-    "last_sync": "2026-01-02T00:00:00Z",
-}
 SUM = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
 
 
+def reported(**changed: object) -> AgentReport:
+    return convert(agent_report(**changed), AgentReport)
+
+
 def found(**changed):
-    return [(str(e.severity), e.check, e.where) for e in check_agent({**STATUS, **changed})]
+    return [(str(e.severity), e.check, e.where) for e in check_agent(reported(**changed))]
 
 
 def test_an_agent_in_sync_is_well():
@@ -107,13 +106,13 @@ def test_changes_from_the_future_are_reported(total, count):
 
 def test_a_family_without_direct_server_return_is_a_warning():
     tunnels = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}, **NO_KEY}
-    (fine,) = check_dsr({"tunnels": tunnels})
+    (fine,) = check_dsr(reported(tunnels=tunnels))
     assert (fine.severity, fine.what) == (Severity.OK, "tunnels lead to 7 pods on other nodes")
-    (found,) = check_dsr({"tunnels": {**tunnels, "without": {"IPv4": "no address"}}})
+    (found,) = check_dsr(reported(tunnels={**tunnels, "without": {"IPv4": "no address"}}))
     assert (found.severity, found.where) == (Severity.WARNING, "IPv4")
     assert found.what == "is masqueraded: no address"
     assert "--node-ip" in found.advice
-    assert list(check_dsr({"tunnels": None})) == list(check_dsr({})) == []
+    assert list(check_dsr(reported(tunnels=None))) == []
 
 
 def test_keys_that_cannot_be_read_are_a_warning():
@@ -125,13 +124,13 @@ def test_keys_that_cannot_be_read_are_a_warning():
 def test_xdp_is_reported_for_each_uplink():
     native = {"name": "eth0", "mode": "native", "why": ""}
     none = {"name": "eth1", "mode": "", "why": "its driver does not support XDP"}
-    assert list(check_xdp({"xdp": [native, none]})) == [
+    assert list(check_xdp(reported(xdp=[native, none]))) == [
         Finding(Severity.NOTE, "xdp", "eth0", "lb_xdp is attached (native)"),
         Finding(
             Severity.NOTE, "xdp", "eth1", "no XDP, tc serves it: its driver does not support XDP"
         ),
     ]
-    assert list(check_xdp({})) == []
+    assert list(check_xdp(reported())) == []
 
 
 TUNNELS = {"services": "all", "port": 6089, "peers": 4, "pods": 7, "without": {}, **NO_KEY}
@@ -143,9 +142,9 @@ def silent(node: str, family: str = "IPv4", why: str = "no answer") -> dict[str,
 
 def dsr(*unreachable: dict[str, str], **tunnels: object) -> list[tuple[str, str]]:
     peers = {"asked": 6, "reachable": 6 - len(unreachable), "unreachable": [*unreachable]}
-    found = check_dsr({"tunnels": {**TUNNELS, **tunnels}, "dsr_peers": peers})
+    found = check_dsr(reported(tunnels={**TUNNELS, **tunnels}, dsr_peers=peers))
     assert all(each.is_trouble is bool(each.advice) for each in found)
-    found = check_dsr({"tunnels": {**TUNNELS, **tunnels}, "dsr_peers": peers})
+    found = check_dsr(reported(tunnels={**TUNNELS, **tunnels}, dsr_peers=peers))
     return [(str(each.severity), each.what) for each in found]
 
 

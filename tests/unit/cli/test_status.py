@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli import status as command
@@ -15,37 +16,15 @@ from ebpflb.dataplane.attach import strays
 from ebpflb.dataplane.attach.attachments import Attachment
 from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
+from ebpflb.observe.agent_report import AgentReport
 from ebpflb.observe.http.server import TcpPort, metrics_routes, quick
 from ebpflb.web.answers import Answer
 from tests.ports import free_port
+from tests.unit.agent_reports import agent_report
 from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
 
 NO_KEY = {"keys": 0, "key_trouble": ""}
-REPORT = {
-    "version": "1.2.3",
-    "node": "node-a",
-    "pid": 7,
-    "started": "2026-01-01T00:00:00Z",
-    "healthy": True,
-    "in_sync": True,
-    "last_sync": "2026-01-02T00:00:00Z",
-    "services": 3,
-    "frontends": 5,
-    "selectors": {},
-    "services_left_out": 0,
-    "ejected_endpoints": 0,
-    "kernel_lacks": {},
-    "source_errors": {},
-    "unread_seconds": 0,
-    "stale_since": None,
-    "attach_errors": {},
-    "health_check_errors": {},
-    "refused": {},
-    "conflicts": [],
-    "misconfigured": [],
-    "addresses_refused": [],
-    "without_table": [],
-}
+REPORT = agent_report(version="1.2.3")
 LOADED = Loaded(
     generation="/pins/1-4",
     source_hash="0123456789abcdef",
@@ -279,7 +258,7 @@ def test_direct_server_return_is_shown_where_it_is_on(node):
 def test_an_agent_that_listens_everywhere_is_asked_here(node):
     node()
     port = os.environ["EBPFLB_METRICS_BIND_ADDRESS"].rpartition(":")[2]
-    assert agent_client.ask_agent(f"0.0.0.0:{port}") == REPORT
+    assert agent_client.ask_agent(f"0.0.0.0:{port}") == convert(REPORT, AgentReport)
 
 
 def test_a_wrong_address_is_one_line():
@@ -323,3 +302,12 @@ def test_on_a_narrow_terminal_all_of_it_is_shown(node, screen):
     uplink = {"name": "enp3s0f0np0", "kind": "host", "why": why}
     node(attach_errors={"eth0": f"cannot attach: {why}"}, devices=[uplink])
     check_narrow(screen, main, "status")
+
+
+@pytest.mark.parametrize("odd", [{"pid": "7"}, {"refused": []}, {"in_sync": None}])
+def test_an_odd_answer_of_the_agent_is_one_line(node, odd):
+    node(**odd)
+    told = run(status=1)
+    assert told.startswith("Error: 127.0.0.1:")
+    assert told.count("\n") == 1
+    assert "the agent's /status is not this version's" in told

@@ -10,15 +10,10 @@ from ebpflb.dataplane.kube_proxy import removal, tools
 from ebpflb.dataplane.kube_proxy.removal import Removed, RemovedRules
 from ebpflb.observe.http.server import TcpPort, metrics_routes, quick
 from ebpflb.web.answers import Answer
+from tests.unit.agent_reports import agent_report
 from tests.unit.cli.invoked import output_of
 
-SERVING = {
-    "in_sync": True,
-    "services": 3,
-    "source_errors": {},
-    "attach_errors": {},
-    "refused": {},
-}
+SERVING = agent_report()
 REMOVED = Removed(
     iptables=(RemovedRules("iptables-nft", "nat", ("KUBE-SERVICES",), ("-A OUTPUT -j X",)),),
     kept=("iptables-nft table nat: KUBE-MARK-MASQ, which CNI-DN-1 jumps to",),

@@ -9,6 +9,7 @@ from ebpflb.cli.compact import compact
 from ebpflb.cli.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
 from ebpflb.cli.compact.rates import PortRow, port_row
 from ebpflb.model.flow import ServiceRate
+from tests.unit.agent_reports import agent_report
 
 
 def flow(second, *, namespace="default", name="web", pod="default/curl", **more):
@@ -38,13 +39,9 @@ def status(version="0.1.0", *, healthy=True, in_sync=True, problems=(), dropped=
         "shown": "served" if healthy else "not served",
         "healthy": healthy,
         "problems": list(problems),
-        "agent": {
-            "version": version,
-            "in_sync": in_sync,
-            "last_sync": "2026-11-23T10:00:00.123Z",
-            "services": 3,
-            "frontends": 5,
-        },
+        "agent": agent_report(
+            version=version, in_sync=in_sync, last_sync="2026-11-23T10:00:00.123Z"
+        ),
         "loaded": {
             "maps": [
                 {"name": "lb_ct_udp", "type": "lru_hash", "used": 95, "max": 100},
@@ -53,6 +50,7 @@ def status(version="0.1.0", *, healthy=True, in_sync=True, problems=(), dropped=
                 {"name": "lb_settings", "type": "array", "used": 1, "max": 1},
             ],
             "dropped": dict(dropped),
+            "last_sync": "2026-11-23T10:00:00.123Z",
         },
     }
 

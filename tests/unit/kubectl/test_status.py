@@ -92,7 +92,7 @@ def test_an_object_of_another_form_is_one_line(three, odd):
 
 def test_a_time_that_is_none_is_shown_as_it_is(three):
     odd = status()
-    odd["agent"]["last_sync"] = 5
+    odd["agent"]["last_sync"] = "5"
     three.say("b", "status", odd)
     lines = three.run("status").stdout.splitlines()
     assert [line.split()[4] for line in lines if line.startswith("b ")] == ["5"]

@@ -17,6 +17,7 @@ from ebpflb.model.dsr import Peer, TunnelChange
 from ebpflb.model.dsr_probe import STEP_SECONDS
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Dsr, Service
+from ebpflb.observe.agent_report import TunnelsReport
 from tests.builders import (
     NODE,
     OTHER_NODE,
@@ -160,15 +161,9 @@ def test_the_status_says_what_is_in_force(make_tunnels: Callable[..., NodeTunnel
     tunnels, maps = make_tunnels("annotated"), memory_maps()
     tunnels.follow(CHANGE, keep_others=False, compare=False)
     tunnels.write(maps, CHANGE.own)
-    assert tunnels.report() == {
-        "services": "annotated",
-        "port": 6089,
-        "peers": 1,
-        "pods": 2,
-        "without": {},
-        "keys": 0,
-        "key_trouble": "",
-    }
+    assert tunnels.report() == TunnelsReport(
+        services="annotated", port=6089, peers=1, pods=2, without={}, keys=0, key_trouble=""
+    )
     assert len(list(maps["lb_pod_nodes"].items())) == 2
 
 
@@ -185,7 +180,7 @@ def test_where_others_would_take_nothing_from_this_machine_it_sends_nothing(
     text = "this machine has none of the addresses of its Node (192.0.2.1), and"
     report = tunnels.report()
     assert report
-    assert str(report["without"]).startswith(f"{{'IPv4': '{text}")
+    assert str(report.without).startswith(f"{{'IPv4': '{text}")
     assert caplog.text.count(f"no direct server return over IPv4: {text}") == 1
     tunnels.write(maps, CHANGE.own)
     assert len(list(maps["lb_pod_nodes"].items())) == 2
@@ -224,7 +219,7 @@ def test_keys_come_from_a_file_that_may_change(
     tunnels.follow_keys(maps)
     report = tunnels.report()
     assert report
-    assert (report["keys"], report["key_trouble"]) == (2, "")
+    assert (report.keys, report.key_trouble) == (2, "")
     assert maps["lb_tunnel_keys"].lookup(bytes(4)) == bytes.fromhex(
         "0123456789abcdeffedcba9876543210"
     )
