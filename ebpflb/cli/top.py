@@ -61,7 +61,7 @@ class Sample:
   FAIL/S    refused, dropped, or failed at the backend, per second
   B/S TO/FROM  bytes to and from the backends, per second
   SPREAD    share of the busiest backend, and how many times the even share that is
-  FAR       share of the connections that go to other nodes
+  REMOTE    share of the connections that go to other nodes
   TROUBLE   such a Service is also marked with a !:
     answers nobody       gets requests, but sends nothing back
     refuses connections  accepts none

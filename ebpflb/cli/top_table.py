@@ -116,7 +116,7 @@ COLUMNS: Sequence[Column[ServiceRate]] = (
     _column("FAIL/S", 6, 1, lambda s: rate(s.lost), lambda b: rate(b.failed)),
     _column("B/S TO/FROM", 11, 4, _both_ways, _both_ways),
     _column("SPREAD", 10, 5, spread, lambda b: f"{percent(b.share)} {bar(b.share)}".strip()),
-    _column("FAR", 4, 6, lambda s: percent(s.cross_node_share), lambda _: ""),
+    _column("REMOTE", 6, 6, lambda s: percent(s.cross_node_share), lambda _: ""),
     Column("BACKENDS", lambda s: str(s.endpoints), _state, width=19, rank=7),
     Column("TROUBLE", _troubles, lambda b: b.trouble, width=14, wraps=True),
 )

@@ -56,7 +56,7 @@ def test_one_table_where_there_is_no_terminal(maps):
     header, *rows = run("--sort", "name", "--all").splitlines()
     assert header.split() == [
         *("SERVICE", "CONN/S", "ACTIVE", "FAIL/S", "B/S", "TO/FROM", "SPREAD"),
-        *("FAR", "BACKENDS", "TROUBLE"),
+        *("REMOTE", "BACKENDS", "TROUBLE"),
     ]
     assert [row.split() for row in rows] == [
         ["!", "default/empty", "0", "0", "0", "0/0", "-", "-", "0", "no", "endpoint"],
