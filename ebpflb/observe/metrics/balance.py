@@ -38,7 +38,7 @@ class _BackendCount:
 
 @dataclass(slots=True)
 class PortBalance:
-    """cross_node, cross_zone: connections since the first snapshot. imbalance: None if too few.
+    """cross_node, cross_zone: connections since the beginning. imbalance: None if too few.
 
     seen: all backends; usable: those that take new connections, by address family.
     """
@@ -51,7 +51,10 @@ class PortBalance:
 
 
 class BackendBalance:
-    """Balance of Service ports with connections, ignoring those before the first snapshot."""
+    """Balance of Service ports with connections, ignoring those before begin().
+
+    Without that, those before the first snapshot.
+    """
 
     def __init__(
         self, locations: EndpointLocations, clock: Callable[[], float] = time.monotonic
@@ -61,7 +64,13 @@ class BackendBalance:
         self._locations = locations
         self._clock = clock
         self._groups: BackendGroups | None = None
+        self._before: Sequence[int] | None = None
         self._turned = clock()
+
+    def begin(self, connections: Sequence[int]) -> None:
+        """What backends have counted until now, by index. No effect after the first update()."""
+        if self._groups is None:
+            self._before = connections
 
     def update(self, snapshot: Snapshot) -> None:
         """Add what the backends counted since the last snapshot.
@@ -69,14 +78,18 @@ class BackendBalance:
         A port without backends is kept as long as its Service has the port.
         """
         self._turn()
-        is_changed, is_first = snapshot.backends is not self._groups, self._groups is None
+        is_changed = snapshot.backends is not self._groups
+        if self._groups is None and self._before is None:
+            self._before = [each[_CONNECTIONS] for each in snapshot.backend_counts]
         self._groups = snapshot.backends
         if is_changed:
             kept = {name: port for name, port in self.ports.items() if name[:3] in snapshot.ports}
             self.ports = kept
             for name, port in kept.items():
                 _take(port, snapshot, name)
-        self._add_ports(snapshot, is_first=is_first)
+        self._add_ports(snapshot)
+        # A backend that comes later starts at 0.
+        self._before = ()
         for name, port in self.ports.items():
             self._count(port, snapshot)
             if is_changed:
@@ -91,7 +104,7 @@ class BackendBalance:
                 for seen in port.seen.values():
                     seen.older, seen.newer = seen.newer, seen.connections
 
-    def _add_ports(self, snapshot: Snapshot, *, is_first: bool) -> None:
+    def _add_ports(self, snapshot: Snapshot) -> None:
         """Start tracking the ports that have counted something by now."""
         counts, groups = snapshot.backend_counts, snapshot.backends
         for name in groups:
@@ -99,7 +112,7 @@ class BackendBalance:
                 continue
             if any(counts[index][_CONNECTIONS] for index in groups.indices(name)):
                 port = self.ports[name] = PortBalance(usable=_usable(groups, name))
-                _take(port, snapshot, name, is_first=is_first)
+                _take(port, snapshot, name, self._before or ())
 
     def _count(self, port: PortBalance, snapshot: Snapshot) -> None:
         own = self._locations.own
@@ -115,12 +128,14 @@ class BackendBalance:
 
 
 def _take(
-    port: PortBalance, snapshot: Snapshot, name: ServicePortName, *, is_first: bool = False
+    port: PortBalance, snapshot: Snapshot, name: ServicePortName, counted: Sequence[int] = ()
 ) -> None:
-    """A new backend starts at 0; in the first snapshot, at its current count."""
+    """`counted`: by new backends, before they are followed; 0 beyond its end."""
     before, port.seen = port.seen, {}
     for use in snapshot.backends.uses(name):
-        base = snapshot.backend_counts[use[0]][_CONNECTIONS] if is_first else 0
+        index, _ = use
+        now = snapshot.backend_counts[index][_CONNECTIONS]
+        base = min(counted[index], now) if index < len(counted) else 0
         port.seen[use] = before.get(use) or _BackendCount(base, base, base)
 
 

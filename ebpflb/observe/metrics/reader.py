@@ -182,9 +182,13 @@ class MapReader:
         self._traffic = Traffic()
 
     def begin(self) -> None:
-        """Read once, so that earlier counts do not look new."""
+        """Note what backends have counted, so that it does not look new."""
+        maps = self._source.maps
         try:
-            self.read()
+            if maps is not None:
+                counted = [each[0] for each in sums(maps["lb_count_back"])]
+                with self._lock:
+                    self._balance.begin(counted)
         except EbpflbError as error:
             _log.warning("cannot read the counters: %s", error)
 

@@ -224,6 +224,21 @@ def test_what_was_counted_before_the_start_is_no_crossing():
     assert world.port().cross_node == 2
 
 
+def test_what_was_counted_between_the_start_and_the_first_scrape_is_a_crossing():
+    world = World()
+    world.serve(frontend(choice=BOTH))
+    world.reader.begin()
+    world.count("lb_count_back", 0, connections=2)
+    assert world.port().cross_node == 2
+
+
+def test_what_is_noted_after_the_first_scrape_takes_nothing_away(world):
+    assert world.port().cross_node == 0
+    world.count("lb_count_back", 0, connections=2)
+    world.reader.begin()
+    assert world.port().cross_node == 2
+
+
 def test_balance_is_of_the_backends_there_are_now(world):
     world.count("lb_count_back", 0, connections=15)
     assert world.port().imbalance is None
