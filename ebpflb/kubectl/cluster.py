@@ -16,6 +16,7 @@ from ebpflb.cli.compact import from_compact
 from ebpflb.cli.options import Output, options
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
+from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE, Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
@@ -38,7 +39,7 @@ _SECONDS = 20.0
 
 @dataclass
 class Cluster:
-    """agent_namespace: where to look for agents; empty for all.
+    """agent_namespace: where to look for agents; empty for all. nodes: the only ones; none: all.
 
     impostors: see FoundAgents. failures: what went wrong -> the nodes.
     """
@@ -50,6 +51,7 @@ class Cluster:
     failures: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     exit_status: int = 0
     agent_namespace: str = ""
+    nodes: Sequence[str] = ()
     impostors: Sequence[str] = ()
 
     @property
@@ -57,10 +59,18 @@ class Cluster:
         """For names without one, and for lists without -A."""
         return self.access.namespace
 
+    def find(self) -> None:
+        """Find the agents. ClusterError, also if one of the given nodes does not exist."""
+        self.look_again()
+        if unknown := set(self.nodes) - {each.node for each in self.agents}:
+            raise ClusterError(f"--node {some(unknown)}: not found: `kubectl get nodes` lists them")
+        self.name_impostors()
+
     def look_again(self) -> None:
         """Find the current agents. On ClusterError the old ones stay."""
         with self.access.reading():
-            self.agents, self.impostors = find_agents(self.access, self.agent_namespace)
+            found, self.impostors = find_agents(self.access, self.agent_namespace)
+            self.agents = [each for each in found if each.node in (self.nodes or (each.node,))]
 
     def ask(self, argv: Sequence[str]) -> Iterator[AgentAnswer]:
         """The answers of agents that ran the command to its end; failures are noted."""
@@ -184,6 +194,40 @@ class _OwnCommand:
         return self.executor.run(agent, self.commands[agent])
 
 
+_cluster_options = options(
+    click.option("--kubeconfig", metavar="PATH", default="", help="Same as in kubectl."),
+    click.option("--context", metavar="NAME", default="", help="Same as in kubectl."),
+    click.option(
+        "--agent-namespace",
+        metavar="NS",
+        default="",
+        help="The agents' namespace; needed if you cannot list pods in all namespaces.",
+    ),
+    click.option(
+        "--parallel",
+        type=click.IntRange(1, 1000),
+        default=LIMIT,
+        show_default=True,
+        metavar="N",
+        help="Ask at most this many nodes at a time.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0.1),
+        default=_SECONDS,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a node.",
+    ),
+    click.option(
+        "--node",
+        multiple=True,
+        metavar="NAME",
+        help="Only ask the agent of this node; may be given several times.",
+    ),
+)
+
+
 def cluster_command(command: Callable[..., None]) -> Any:
     """Add the options that say which cluster and how to ask; the command gets a Cluster."""
 
@@ -194,43 +238,18 @@ def cluster_command(command: Callable[..., None]) -> Any:
         agent_namespace: str,
         parallel: int,
         timeout: float,
+        node: Sequence[str],
         **given: Any,
     ) -> None:
         access = Access(kubeconfig, context, timeout)
         cluster = Cluster(
-            access, (), PodExecutor(access), parallel, agent_namespace=agent_namespace
+            access, (), PodExecutor(access), parallel, agent_namespace=agent_namespace, nodes=node
         )
-        cluster.look_again()
-        cluster.name_impostors()
+        cluster.find()
         command(cluster, **given)
         cluster.finish()
 
-    return options(
-        click.option("--kubeconfig", metavar="PATH", default="", help="Same as in kubectl."),
-        click.option("--context", metavar="NAME", default="", help="Same as in kubectl."),
-        click.option(
-            "--agent-namespace",
-            metavar="NS",
-            default="",
-            help="The agents' namespace; needed if you cannot list pods in all namespaces.",
-        ),
-        click.option(
-            "--parallel",
-            type=click.IntRange(1, 1000),
-            default=LIMIT,
-            show_default=True,
-            metavar="N",
-            help="Ask at most this many nodes at a time.",
-        ),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(0.1),
-            default=_SECONDS,
-            show_default=True,
-            metavar="SECONDS",
-            help="How long to wait for a node.",
-        ),
-    )(with_cluster)
+    return _cluster_options(with_cluster)
 
 
 def some(nodes: Iterable[str], most: int = 3) -> str:

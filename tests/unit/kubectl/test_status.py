@@ -123,3 +123,15 @@ def test_on_a_narrow_terminal_all_of_it_is_shown(three, screen):
     problem = "not attached: " + "no such device " * 5
     three.say("b", "status", status(healthy=False, problems=[problem]), 1)
     check_narrow(screen, program, "status", "--kubeconfig", str(three.kubeconfig))
+
+
+def test_only_the_given_nodes_are_asked(three):
+    three.fail("a", "status", "broken")
+    done = three.run("status", "--node", "b", "--node", "c")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["NODE", "b", "c"]
+    assert done.stderr == ""
+
+
+def test_a_given_node_that_is_not_there_is_one_line(three):
+    done = three.run("status", "--node", "b", "--node", "z", status=1)
+    assert done.stderr == "Error: --node z: not found: `kubectl get nodes` lists them\n"
