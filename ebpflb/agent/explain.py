@@ -80,6 +80,10 @@ class Explaining:
         return Answer(msgspec.json.encode(found) + b"\n", JSON)
 
 
+# Known before threads use it: see _decoder() of source/typed.py.
+msgspec.json.Decoder(ExplainQuestion)
+
+
 def _not_now(why: str) -> HttpQueryError:
     return HttpQueryError(why, HTTPStatus.SERVICE_UNAVAILABLE)
 

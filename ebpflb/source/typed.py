@@ -3,6 +3,7 @@
 
 import json
 import re
+import threading
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,7 +17,9 @@ _LONGEST_EXCERPT = 40
 _PLACE = re.compile(r" - at (?P<is_name>`key` in )?`\$\.?(?P<path>.*)`\Z")
 _STEP = re.compile(r"\[(?P<index>\d+)\]|(?P<name>[^.\[\]]+)")
 # Made once for each type.
-_decoder, _described = cache(msgspec.json.Decoder), cache(inspect.type_info)
+_decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
+_described = cache(inspect.type_info)
 _MISSING = re.compile(r"Object missing required field `(.*?)`")
 
 
@@ -30,7 +33,7 @@ class FieldError(Exception):
 
 def quickly(raw: bytes | msgspec.Raw, kind: type[T]) -> T | None:
     """From JSON; None if anything about it is odd: from_json() and checked() tell what."""
-    decoder: msgspec.json.Decoder[T] = _decoder(kind)
+    decoder = _decoder(kind)
     try:
         return decoder.decode(raw)
     except (ValueError, RecursionError):
@@ -39,10 +42,22 @@ def quickly(raw: bytes | msgspec.Raw, kind: type[T]) -> T | None:
 
 def checked(document: object, kind: type[T]) -> T:
     """From fields as from_json() gives them. Raises FieldError."""
+    _decoder(kind)
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise _named(str(error), document, kind) from error
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Made by one thread at a time: msgspec (0.22) notes what it knows of a type, and of those in it,
+    before that is complete; another thread that uses it meanwhile crashes the process.
+    """
+    found = _decoders.get(kind)
+    if found is None:
+        with _making:
+            found = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+    return found
 
 
 def excerpt(value: object) -> str:

@@ -2,6 +2,8 @@
 """Typed API objects: JSON and fields give the same result, and an error names place and value."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -13,6 +15,30 @@ from ebpflb.source.api_types import API_TYPES, PodMetadata, ServiceObject, Servi
 from ebpflb.source.typed import FieldError, checked, quickly
 from tests.odd_object import odd
 
+# Threads that all begin to read API objects of all kinds at once, each from another kind on.
+THREADS = """
+import sys, threading
+from ebpflb.source.api_types import API_TYPES
+from ebpflb.source.typed import FieldError, checked, quickly
+
+def read(first):
+    begin.wait()
+    for kind in (*kinds[first:], *kinds[:first]):
+        quickly(b'{"metadata": {"name": "web"}, "spec": {}}', kind)
+        try:
+            checked({"metadata": {"name": "web"}, "spec": {}}, kind)
+        except FieldError:
+            pass
+
+sys.setswitchinterval(1e-6)
+kinds = list(API_TYPES.values())
+begin = threading.Barrier(len(kinds))
+threads = [threading.Thread(target=read, args=(first,)) for first in range(len(kinds))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
 DEEP = b'{"a":' * 9990 + b"{}" + b"}" * 9990
 
 
@@ -98,3 +124,8 @@ def test_labels_and_annotations_may_have_any_names_and_values():
     metadata = {"name": "web", "labels": {1: None}, "annotations": {True: [{}]}}
     found = checked(metadata, PodMetadata)
     assert (found.labels, found.annotations) == ({1: None}, {True: [{}]})
+
+
+def test_threads_that_begin_at_once_do_not_crash():
+    runs = [subprocess.run([sys.executable, "-c", THREADS], check=False) for _ in range(10)]
+    assert [run.returncode for run in runs] == [0] * 10
