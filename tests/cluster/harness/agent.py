@@ -16,7 +16,6 @@ from ebpflb.model.address import format_address
 from ebpflb.model.service import ServiceName
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.place import Daemon, Place
-from tests.e2e.harness.waiting import wait_until
 
 NODE = "node1"
 
@@ -38,8 +37,8 @@ class ClusterAgent:
         return self.daemon.log.read_text()
 
     def wait_in_sync(self) -> None:
-        """Wait until it reports in sync for the first time."""
-        wait_until(lambda: '"in sync"' in self.said(), "the agent is in sync", _START_TIMEOUT)
+        """Until it says so for the first time. EbpflbError with the end of its log if it ends."""
+        self.daemon.wait_until(lambda: '"in sync"' in self.said(), "in sync", _START_TIMEOUT)
 
     def status(self) -> dict[str, Any]:
         """The agent's `ebpflb status`; empty until it responds."""

@@ -34,8 +34,8 @@ class Daemon:
     def check(self) -> None:
         """EbpflbError with its last output, if it has exited."""
         if self.process.poll() is not None:
-            last = " | ".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
-            raise EbpflbError(f"{self.name} ended with {self.process.returncode}: {last}")
+            ended = f"ended with {self.process.returncode}"
+            raise EbpflbError(f"{self.name} {ended}: {self._last_lines()}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Terminate it, kill it after a while, and wait for it."""
@@ -52,8 +52,12 @@ class Daemon:
         while not condition():
             self.check()
             if time.monotonic() > deadline:
-                raise EbpflbError(f"{self.name}: not {what} within {timeout:.0f} s: see {self.log}")
+                late = f"not {what} within {timeout:.0f} s"
+                raise EbpflbError(f"{self.name}: {late}: {self._last_lines()}")
             time.sleep(0.05)
+
+    def _last_lines(self) -> str:
+        return " | ".join(self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
 
 
 @dataclass(slots=True)
