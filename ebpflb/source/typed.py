@@ -50,7 +50,7 @@ def checked(document: object, kind: type[T]) -> T:
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """Made by one thread at a time: msgspec (0.22) notes what it knows of a type, and of those in it,
+    """Made by one thread at a time: msgspec (0.22) notes what it knows of a type, and of its parts,
     before that is complete; another thread that uses it meanwhile crashes the process.
     """
     found = _decoders.get(kind)

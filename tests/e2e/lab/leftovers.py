@@ -14,6 +14,8 @@ COMMAND = [sys.executable, "-m", "ebpflb", "lab"]
 
 
 def lab_command(*arguments, **options):
+    # Without an environment of its own it would inherit the COLUMNS that readline sets in C.
+    options = {"env": dict(os.environ), **options}
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, **options
     )
