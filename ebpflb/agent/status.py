@@ -32,11 +32,11 @@ from ebpflb.dataplane.layout.capacity import MAPS
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
 from ebpflb.model.admission.claims import Conflict
+from ebpflb.model.agent_report import AgentReport, DsrPeers, NetworkReport, UnreachableNode
 from ebpflb.model.changes import Changes
 from ebpflb.model.dsr import Reachability
 from ebpflb.model.dsr_probe import Probes
 from ebpflb.model.selection import Selection
-from ebpflb.observe.agent_report import AgentReport, DsrPeers, NetworkReport, UnreachableNode
 from ebpflb.observe.health import Health, rfc3339
 from ebpflb.observe.metrics.page import PEER_STATES, Totals
 from ebpflb.source.interface import Announcement

@@ -22,7 +22,7 @@ from ebpflb.config.settings import setting
 from ebpflb.config.values import parse_bind_address
 from ebpflb.errors import QueryError
 from ebpflb.from_json import from_json
-from ebpflb.observe.agent_report import AgentReport
+from ebpflb.model.agent_report import AgentReport
 
 _ANSWER_SECONDS = 10.0
 # An address may belong to another pod by then.

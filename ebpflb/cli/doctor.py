@@ -29,7 +29,7 @@ from ebpflb.config.settings import setting
 from ebpflb.config.values import node_port_range
 from ebpflb.dataplane.doctor.finding import Finding, Severity, all_well, examples
 from ebpflb.errors import ProbeError
-from ebpflb.observe.agent_report import AgentReport, TunnelsReport
+from ebpflb.model.agent_report import AgentReport, TunnelsReport
 
 CHECK = "agent"
 

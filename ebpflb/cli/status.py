@@ -28,7 +28,7 @@ from ebpflb.cli.render import show
 from ebpflb.cli.table import Column, TextTable, positions, size
 from ebpflb.config.settings import setting
 from ebpflb.errors import PinError
-from ebpflb.observe.agent_report import AgentReport, DeviceReport, TunnelsReport
+from ebpflb.model.agent_report import AgentReport, DeviceReport, TunnelsReport
 from ebpflb.observe.health import rfc3339
 
 if TYPE_CHECKING:

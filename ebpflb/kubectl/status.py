@@ -14,7 +14,7 @@ from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
-from ebpflb.observe.agent_report import AgentReport
+from ebpflb.model.agent_report import AgentReport
 
 _COMMAND = ("ebpflb", "status", "-o", "json")
 _SERVED = ("in sync", "not in sync")

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import convert, to_builtins
 
 from ebpflb import __version__
-from ebpflb.observe.agent_report import AgentReport
+from ebpflb.model.agent_report import AgentReport
 
 
 def agent_report(**changed: object) -> dict[str, Any]:

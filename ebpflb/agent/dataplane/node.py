@@ -34,12 +34,12 @@ from ebpflb.dataplane.load.pins import Generation, Pins
 from ebpflb.errors import EbpflbError, LoadError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Family
+from ebpflb.model.agent_report import NetworkReport, WayReport
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
-from ebpflb.observe.agent_report import NetworkReport, WayReport
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -23,7 +23,7 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import SettingFlag, word
 from ebpflb.log import fields
 from ebpflb.model.address import Address, format_address
-from ebpflb.observe.agent_report import DeviceReport, NetworkReport, WayReport, XdpReport
+from ebpflb.model.agent_report import DeviceReport, NetworkReport, WayReport, XdpReport
 
 _log = logging.getLogger("ebpflb.agent")
 

@@ -10,10 +10,10 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.services.tunnel_keys import TunnelKeys
 from ebpflb.dataplane.services.tunnels import TunnelMaps
 from ebpflb.model.address import Address, Family, family_of, format_address
+from ebpflb.model.agent_report import TunnelsReport
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.service import Dsr
-from ebpflb.observe.agent_report import TunnelsReport
 
 _log = logging.getLogger("ebpflb.agent")
 

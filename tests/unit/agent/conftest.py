@@ -8,11 +8,11 @@ import pytest
 from msgspec import to_builtins
 
 from ebpflb.agent.loop import Agent, Observers, Periods
+from ebpflb.model.agent_report import NetworkReport
 from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.plan import NO_DEFAULTS, Defaults
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.agent_report import NetworkReport
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.interface import Announcement, SourceEvent

@@ -23,8 +23,8 @@ from ebpflb.agent.sources import ManifestSource
 from ebpflb.cli.agent_client import stream
 from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
+from ebpflb.model.agent_report import NetworkReport, WayReport
 from ebpflb.model.changes import Kind, ObjectKey
-from ebpflb.observe.agent_report import NetworkReport, WayReport
 from ebpflb.observe.flows import pipeline
 from ebpflb.source.interface import Announcement
 from tests.builders import node_manifest, port_manifest, service_manifest, slice_manifest

@@ -17,7 +17,7 @@ from ebpflb.cli.doctor import (
 )
 from ebpflb.cli.status import Status
 from ebpflb.dataplane.doctor.finding import Finding, Severity
-from ebpflb.observe.agent_report import AgentReport
+from ebpflb.model.agent_report import AgentReport
 from tests.unit.agent_reports import agent_report
 
 DOWN = "agent down, serving the state of 05:48"

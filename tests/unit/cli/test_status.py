@@ -16,7 +16,7 @@ from ebpflb.dataplane.attach import strays
 from ebpflb.dataplane.attach.attachments import Attachment
 from ebpflb.dataplane.view.dump import MapFill
 from ebpflb.errors import PinError
-from ebpflb.observe.agent_report import AgentReport
+from ebpflb.model.agent_report import AgentReport
 from ebpflb.observe.http.server import TcpPort, metrics_routes, quick
 from ebpflb.web.answers import Answer
 from tests.ports import free_port

@@ -13,11 +13,11 @@ from ebpflb.agent.dataplane.tunnels import NodeTunnels
 from ebpflb.agent.loop import KEYS_SECONDS
 from ebpflb.config.settings import load_settings
 from ebpflb.model.address import Family, format_address
+from ebpflb.model.agent_report import TunnelsReport
 from ebpflb.model.dsr import Peer, TunnelChange
 from ebpflb.model.dsr_probe import STEP_SECONDS
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Dsr, Service
-from ebpflb.observe.agent_report import TunnelsReport
 from tests.builders import (
     NODE,
     OTHER_NODE,
