@@ -122,9 +122,9 @@ class _Meter:
         pods: NamesOfPods,
     ) -> None:
         """`name`: of the only Service; empty for all. `namespace`: of all; empty for any."""
-        self.interval = interval
         from ebpflb.dataplane.view.rates import TrafficSampler
 
+        self.interval = interval
         self._namespace, self._name, self._pods = namespace, name, pods
         self._sampler = TrafficSampler(maps)
         self._before: TrafficSample | None = None
