@@ -90,7 +90,8 @@
 /* A power of two. */
 #define LB_CONN_PLACES 8192
 #define LB_XDP_NEIGHBOURS 256
-/* A power of two. */
+/* Powers of two. */
+#define LB_NEXT_HOPS 512
 #define LB_XDP_CHOICES 4096
 #define LB_MAX_NODES 16384
 #define LB_MAX_PATH_MTUS 4096

@@ -9,6 +9,7 @@
 
 #include "addr.h"
 #include "maps.h"
+#include "next_hop.h"
 #include "packet.h"
 #include "path_mtu.h"
 #include "verdict.h"
@@ -83,14 +84,14 @@ static __always_inline int lb_fib_result(int result, int is_any_size)
  * of the incoming device, which some network plugins set to 0. Then use the route of the node's own
  * packets: for the loopback device the sysctl for all devices counts.
  */
-static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx)
+static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx, __u32 len)
 {
-	int result = bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
+	int result = lb_next_hop_find(fib, ctx, len);
 
 	if (result != BPF_FIB_LKUP_RET_FWD_DISABLED || fib->family != LB_AF_INET6)
 		return result;
 	fib->ifindex = LB_LOOPBACK_IFINDEX;
-	return bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
+	return lb_next_hop_find(fib, ctx, len);
 }
 
 /*
@@ -100,10 +101,8 @@ static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx)
 static __always_inline int lb_fib_ask(struct bpf_fib_lookup *fib, void *ctx,
 				      const struct lb_packet *pkt, __u32 wire_len)
 {
-	int result;
+	int result = lb_fib_find(fib, ctx, LB_HAS_FIB_MTU ? wire_len : 0);
 
-	fib->tot_len = LB_HAS_FIB_MTU ? wire_len : 0;
-	result = lb_fib_find(fib, ctx);
 	if (!LB_HAS_FIB_MTU)
 		result = lb_fib_check_mtu(fib, pkt, wire_len, result);
 	return lb_fib_result(result, 0);
@@ -158,8 +157,7 @@ static __always_inline int lb_fib_lookup_any_size(struct bpf_fib_lookup *fib, vo
 	pkt->routing |= LB_VIA_STACK;
 	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, &to->daddr, pkt->ifindex);
 	fib->dport = to->dport;
-	fib->tot_len = 0;
-	return lb_fib_result(lb_fib_find(fib, ctx), 1);
+	return lb_fib_result(lb_fib_find(fib, ctx, 0), 1);
 }
 
 /* The TTL that the packet leaves with. fib is filled if the packet is redirected from here. */

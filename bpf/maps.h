@@ -127,6 +127,8 @@ LB_MAP("percpu_array", int, __u64, lb_flow_lost, LB_LOST_REASONS);
 LB_MAP("percpu_array", int, struct lb_histogram, lb_histograms, LB_HISTOGRAMS);
 /* Hash of a next hop -> the second in which the stack last sent a packet there. Not pinned. */
 BPF_PERCPU_ARRAY(lb_xdp_neighbours, __u64, LB_XDP_NEIGHBOURS);
+/* Hash of a question -> the kernel's answer (next_hop.h). Not pinned. */
+BPF_PERCPU_ARRAY(lb_next_hops, struct lb_next_hop, LB_NEXT_HOPS);
 /* Hash of a packet that XDP passes to tc -> the backend chosen for it. Not pinned. */
 BPF_ARRAY(lb_xdp_choices, __u64, LB_XDP_CHOICES);
 /* What this CPU works on. Not pinned: it is removed with the programs. */

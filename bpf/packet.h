@@ -110,6 +110,17 @@ struct lb_silent_port {
 	__be16 port;
 };
 
+/* What bpf_fib_lookup() is asked: the first words of its parameters. */
+#define LB_QUESTION_WORDS (offsetof(struct bpf_fib_lookup, h_vlan_proto) / sizeof(__u64))
+
+/* A question and the kernel's answer. found: CLOCK_MONOTONIC, ns; 0 for none. */
+struct lb_next_hop {
+	__u64 question[LB_QUESTION_WORDS];
+	struct bpf_fib_lookup answer;
+	__u64 found;
+	__u64 pad;
+};
+
 /* A packet that an ICMP error quotes, and its first bytes. */
 struct lb_quote {
 	struct lb_packet pkt;

@@ -245,7 +245,7 @@ static __always_inline int lb_tc_exit(struct __sk_buff *skb, const struct lb_pac
 /* Packets to a Service or node address: requests, and replies of masqueraded flows. */
 static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
-	struct bpf_fib_lookup fib = {};
+	struct bpf_fib_lookup fib __attribute__((aligned(8))) = {};
 	struct lb_summary summary = {};
 	struct lb_packet pkt;
 	int verdict;
@@ -295,7 +295,7 @@ static __always_inline int lb_is_own(const struct __sk_buff *skb, const struct l
  */
 static __always_inline int lb_tc_reply(struct __sk_buff *skb, const struct lb_tc_hook *at, int l2)
 {
-	struct bpf_fib_lookup fib = {};
+	struct bpf_fib_lookup fib __attribute__((aligned(8))) = {};
 	struct lb_summary summary = {};
 	struct lb_packet pkt;
 	int verdict;

@@ -171,7 +171,7 @@ static __always_inline int lb_xdp_translate(struct xdp_md *ctx, struct lb_packet
 
 static __always_inline int lb_xdp_request(struct xdp_md *ctx)
 {
-	struct bpf_fib_lookup fib = {};
+	struct bpf_fib_lookup fib __attribute__((aligned(8))) = {};
 	struct lb_packet pkt;
 	int verdict;
 

@@ -37,6 +37,8 @@ POD_MAC = "02:00:00:00:01:03"
 PEER_MAC = "02:00:00:00:01:04"
 OVERLAY_MTU = 1400
 ROUTE_MTU = 1300
+# Seconds for which packets may follow a route that is gone: see bpf/next_hop.h.
+ROUTE_REMEMBERED = 0.02
 TUNNEL_CLIENT = {"198.51.100.9": "198.18.0.9", "2001:db8:100::9": "2001:db8:18::9"}
 NO_NEIGHBOUR = {"10.2.0.7": "10.4.0.7", "fd00:2::7": "fd00:4::7"}
 NARROW_ROUTE = {"10.2.0.7": "10.3.0.7", "fd00:2::7": "fd00:3::7"}

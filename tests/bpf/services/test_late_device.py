@@ -2,13 +2,14 @@
 """Flows that started before their pod's device existed, while the route led elsewhere."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.bpf.harness.datapath import Datapath, Verdict
-from tests.bpf.harness.node import Node
+from tests.bpf.harness.node import ROUTE_REMEMBERED, Node
 from tests.bpf.harness.packets import End, Kind, assert_same, changed, source_of
 from tests.bpf.harness.services import (
     CLIENT_PORT,
@@ -26,9 +27,12 @@ def routed_to_pod(node: Node, address: str) -> Iterator[None]:
     """Make the address that of a pod of this node."""
     with node.entered():
         subprocess.run(["ip", "route", "add", address, "dev", node.pod.name], check=True)
-    yield
-    with node.entered():
-        subprocess.run(["ip", "route", "del", address, "dev", node.pod.name], check=True)
+    try:
+        time.sleep(ROUTE_REMEMBERED)
+        yield
+    finally:
+        with node.entered():
+            subprocess.run(["ip", "route", "del", address, "dev", node.pod.name], check=True)
 
 
 def is_reversed(datapath: Datapath, program: str, ifindex: int, reply, frontend: End) -> bool:
