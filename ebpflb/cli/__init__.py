@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line. One file per command; a command's file is imported when it is used.
 
-Every error is one line on stderr: exit status 1 for a failure, 2 for a usage error.
+Every error is one line on stderr: exit status 1 for a failure, 2 for a usage error,
+130 after Ctrl-C.
 """
 
 import errno
+import signal
 from collections import UserDict
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +21,8 @@ from ebpflb.errors import EbpflbError
 VERBOSITY = "ebpflb.verbosity"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of a program's group, which its commands inherit."""
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status after Ctrl-C, as of a shell's command."""
 
 
 class Commands(UserDict[str, Any]):
@@ -50,20 +55,31 @@ class CommandGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; any error becomes one line."""
+        # Only the main thread may.
+        with suppress(ValueError):
+            signal.signal(signal.SIGINT, _interrupt)
         try:
             return super().invoke(ctx)
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.UsageError as error:
             raise _WrongCommandLine(error) from error
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit):
             raise
+        except (KeyboardInterrupt, click.Abort) as error:
+            raise click.exceptions.Exit(INTERRUPTED) from error
         except EbpflbError as error:
             raise click.ClickException(str(error)) from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise
             raise click.ClickException(_explain(error, ctx.meta.get(VERBOSITY, 0))) from error
+
+
+def _interrupt(*_: object) -> None:
+    """The first Ctrl-C ends the command; another one does not disturb that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _explain(error: Exception, verbosity: int) -> str:

@@ -212,15 +212,11 @@ def flows(query_socket: str | None, **given: Any) -> None:
     """
     check_output(given)
     lines = stream(socket_path(query_socket), ("flows",), parameters(given))
-    try:
-        if given["output"] == "jsonl":
-            for line in lines:
-                click.echo(line, nl=False)
-        else:
-            show(map(read_flow, lines), given["output"], follow=given["follow"])
-    except KeyboardInterrupt:
-        # --follow normally ends this way.
-        raise click.exceptions.Exit(0) from None
+    if given["output"] == "jsonl":
+        for line in lines:
+            click.echo(line, nl=False)
+    else:
+        show(map(read_flow, lines), given["output"], follow=given["follow"])
 
 
 def check_output(given: Mapping[str, Any]) -> None:

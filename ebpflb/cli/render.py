@@ -65,14 +65,11 @@ def pause(seconds: float = PAUSE_SECONDS) -> bool:
 def repeat(
     look: Callable[[], Found], print_: Callable[[Found], None], wait: Callable[[], bool]
 ) -> None:
-    """Look and print until `wait` for the next time gives False, or until Ctrl-C."""
-    try:
-        while True:
-            print_(look())
-            if not wait():
-                return
-    except KeyboardInterrupt:
-        return
+    """Look and print until `wait` for the next time gives False."""
+    while True:
+        print_(look())
+        if not wait():
+            return
 
 
 def show(
@@ -84,7 +81,7 @@ def show(
     plain: Callable[[Found], object] = lambda found: found,
     wait: Callable[[], bool] = pause,
 ) -> Found:
-    """Look, and print what was found; with `watch` until Ctrl-C, which raises Exit.
+    """Look, and print what was found; with `watch` until Ctrl-C.
 
     `lines`, `plain`: of what was found, for people and for tools. Each table clears the screen.
     """

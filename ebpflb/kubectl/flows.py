@@ -50,11 +50,7 @@ def flows(cluster: Cluster, **given: Any) -> None:
     wanted = parameters(given, cluster.namespace)
     follows = bool(wanted.pop("follow", ""))
     found = _followed(cluster, wanted) if follows else _newest(_asked(cluster, wanted), wanted)
-    try:
-        show(found, given["output"], follow=follows, nodes=True)
-    except KeyboardInterrupt:
-        # --follow normally ends this way.
-        raise click.exceptions.Exit(0) from None
+    show(found, given["output"], follow=follows, nodes=True)
 
 
 def _newest(

@@ -4,6 +4,7 @@
 import fcntl
 import os
 import pty
+import signal
 import struct
 import termios
 import threading
@@ -26,6 +27,14 @@ def _no_thread_outlives_its_test() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         _join(thread)
         assert not thread.is_alive(), f"{thread.name} goes on"
+
+
+@pytest.fixture(autouse=True)
+def _interrupts_end_the_tests() -> Iterator[None]:
+    """Not a command that a test has called."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _join(thread: threading.Thread) -> None:

@@ -57,9 +57,6 @@ def ui(cluster: Cluster, port: int) -> None:
         )
         try:
             server.wait()
-        except KeyboardInterrupt:
-            # The usual way to end it.
-            raise click.exceptions.Exit(0) from None
         finally:
             following.stop()
 

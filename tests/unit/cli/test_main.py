@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import signal
+import socket
 import subprocess
 import sys
 
@@ -8,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ebpflb import __version__
-from ebpflb.cli import main
+from ebpflb.cli import INTERRUPTED, main
 from ebpflb.errors import PinError
 
 
@@ -86,6 +88,24 @@ def test_output_that_nobody_reads_is_silent():
     command = f"{sys.executable} -m ebpflb maps dump --help | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_ends_a_command_without_a_word(tmp_path, interrupts):
+    """timeout(1) sends two."""
+    path = tmp_path / "query.sock"
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(path))
+        silent.listen()
+        command = [sys.executable, "-m", "ebpflb", "flows", "--query-socket", str(path)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            silent.settimeout(60)
+            with silent.accept()[0] as asked:
+                assert asked.recv(1)
+                for _ in range(interrupts):
+                    process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == INTERRUPTED
 
 
 def test_commands_are_imported_when_they_are_used():

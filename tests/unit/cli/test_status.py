@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from ebpflb.cli import agent_client, main
+from ebpflb.cli import INTERRUPTED, agent_client, main
 from ebpflb.cli import status as command
 from ebpflb.cli.agent_client import node_in_words
 from ebpflb.cli.status import Loaded
@@ -293,7 +293,7 @@ def test_nodes_that_take_no_part_in_direct_server_return_are_reported(node):
 def test_it_is_looked_again_until_an_interrupt_whatever_is_found(node, monkeypatch):
     node()
     interrupt_after(2, monkeypatch, between=lambda: node(PinError("nothing is loaded")))
-    found = [json.loads(line) for line in run("-w", "-o", "jsonl").splitlines()]
+    found = [json.loads(line) for line in run("-w", "-o", "jsonl", status=INTERRUPTED).splitlines()]
     assert [each["problems"] for each in found] == [[], ["nothing is loaded"]]
 
 

@@ -7,6 +7,7 @@ from base64 import b64encode
 import msgspec
 import pytest
 
+from ebpflb.cli import INTERRUPTED
 from ebpflb.cli.compact import compact
 from ebpflb.kubectl import program
 from tests.unit.cli.invoked import check_narrow, interrupt_after
@@ -188,7 +189,7 @@ def test_an_agent_of_another_version_is_one_line(three):
 
 def test_it_is_asked_again_until_an_interrupt(three, monkeypatch):
     interrupt_after(2, monkeypatch, between=lambda: say(three, "c"))
-    done = three.run("services", "-w", "-o", "jsonl")
+    done = three.run("services", "-w", "-o", "jsonl", status=INTERRUPTED)
     missing = [json.loads(line)["missing_on"] for line in done.stdout.splitlines()]
     assert missing == [[], ["c"]]
 

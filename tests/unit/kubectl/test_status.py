@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ebpflb.cli import INTERRUPTED
 from ebpflb.kubectl import program
 from tests.unit.cli.invoked import check_narrow, interrupt_after
 from tests.unit.kubectl.answers import status
@@ -107,7 +108,7 @@ def test_it_is_asked_again_until_an_interrupt_where_the_agents_are_then(three, m
         three.say("a-new", "status", status("0.3.0"))
 
     interrupt_after(2, monkeypatch, between=roll_out)
-    done = three.run("status", "-w", "-o", "jsonl")
+    done = three.run("status", "-w", "-o", "jsonl", status=INTERRUPTED)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     states = [(each["node"], each["state"], each["version"]) for each in found]
     assert states[:3] == [

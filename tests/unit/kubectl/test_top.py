@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ebpflb.cli import INTERRUPTED
 from ebpflb.cli.compact import compact
 from tests.unit.cli.invoked import interrupt_after
 from tests.unit.kubectl.answers import backend, compact_top, service
@@ -202,7 +203,7 @@ def test_who_watches_sees_no_more_of_what_is_gone(two, monkeypatch):
     interrupt_after(2, monkeypatch, between=rename)
     for node in "ab":
         say(two, node, idle_service(idle("10.1.0.1")))
-    shown = two.run("top", "-w", "-o", "jsonl").stdout.splitlines()
+    shown = two.run("top", "-w", "-o", "jsonl", status=INTERRUPTED).stdout.splitlines()
     assert [json.loads(line)["service"] for line in shown] == ["web", "other"]
 
 
@@ -219,6 +220,8 @@ def test_the_wide_table_has_all_columns(two):
 
 def test_it_counts_again_until_an_interrupt_without_a_pause(two, monkeypatch):
     pauses = interrupt_after(2, monkeypatch, between=lambda: say(two, "a"))
-    found = map(json.loads, two.run("top", "-w", "-o", "jsonl").stdout.splitlines())
+    found = map(
+        json.loads, two.run("top", "-w", "-o", "jsonl", status=INTERRUPTED).stdout.splitlines()
+    )
     assert [each["connections"] for each in found] == [40, 10]
     assert pauses == [0, 0]

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from ebpflb.cli import INTERRUPTED
 from ebpflb.kubectl.ui import command
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.server import PageServer
@@ -64,7 +65,7 @@ def test_flows_of_all_nodes_and_explain(nodes, visit):
         found["explain"] = ask(url, "explain?flow=1")
 
     visit(visitor)
-    done = nodes.run("ui")
+    done = nodes.run("ui", status=INTERRUPTED)
     assert done.stdout.startswith("http://127.0.0.1:")
     assert done.stdout.count("\n") == 1
     assert "Ctrl-C" in done.stderr
@@ -87,7 +88,7 @@ def test_an_agent_in_a_new_pod_is_followed(nodes, visit, monkeypatch):
 
     nodes.objects.command = roll_out
     visit(lambda url: seen(url, 1))
-    nodes.run("ui")
+    nodes.run("ui", status=INTERRUPTED)
 
 
 def test_explain_on_a_node_that_does_not_answer(nodes, visit):
@@ -104,7 +105,7 @@ def test_explain_on_a_node_that_does_not_answer(nodes, visit):
         told.append(json.load(refusal.value)["error"])
 
     visit(visitor)
-    nodes.run("ui")
+    nodes.run("ui", status=INTERRUPTED)
     assert told[0].startswith("a: ")
 
 
