@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb flows: who connects to what through this node, and how it went."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,6 +16,7 @@ from ebpflb.cli.agent_client import query_socket as socket_path
 from ebpflb.cli.agent_client import query_socket_option, stream
 from ebpflb.cli.options import (
     Output,
+    checked,
     full_name,
     listed,
     namespace_options,
@@ -23,7 +25,7 @@ from ebpflb.cli.options import (
 )
 from ebpflb.cli.render import emit, has_colours, terminal_width
 from ebpflb.cli.table import Column, TextTable, size
-from ebpflb.config.values import is_ip, socket_address
+from ebpflb.config.values import SomeOf, duration, is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
     DROPPED,
@@ -155,25 +157,47 @@ def _block(titles: Sequence[str], cells: Sequence[str], width: int) -> Iterator[
         )
 
 
+def _address_or_pod(text: object) -> None:
+    """Raise ValueError for what looks like an address and is none."""
+    if re.fullmatch(r"[\d.]+|.*:.*", str(text)) and not is_ip(str(text)):
+        raise ValueError(f"{str(text)!r} is not an IP address")
+
+
 filter_options = options(
     click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
     click.option("--service", metavar="[NS/]NAME", help="Only show flows to this Service."),
     click.option(
-        "--from", "source", metavar="ADDR|[NS/]POD", help="Only show flows from this client."
+        "--from",
+        "source",
+        metavar="ADDR|[NS/]POD",
+        callback=checked(_address_or_pod),
+        help="Only show flows from this client.",
     ),
     click.option(
         "--to",
         "target",
         metavar="ADDR|[NS/]POD",
+        callback=checked(_address_or_pod),
         help="Only show flows to this frontend or backend.",
     ),
     click.option(
-        "--verdict", metavar="WORD,...", help=f"Any of: {', '.join(VERDICTS)} (see below)."
+        "--verdict",
+        metavar="WORD,...",
+        callback=checked(SomeOf(VERDICTS)),
+        help=f"Any of: {', '.join(VERDICTS)} (see below).",
     ),
-    click.option("--event", metavar="WORD,...", help=f"Any of: {', '.join(FLOW_EVENTS)}."),
+    click.option(
+        "--event",
+        metavar="WORD,...",
+        callback=checked(SomeOf(FLOW_EVENTS)),
+        help=f"Any of: {', '.join(FLOW_EVENTS)}.",
+    ),
     click.option("--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."),
     click.option(
-        "--since", metavar="DURATION", help="Only show flows newer than this: 90s, 5m, 1h30m."
+        "--since",
+        metavar="DURATION",
+        callback=checked(duration),
+        help="Only show flows newer than this: 90s, 5m, 1h30m.",
     ),
     namespace_options,
     output_option,

@@ -24,6 +24,20 @@ def _with_a_name(_ctx: click.Context, _param: click.Parameter, text: str | None)
     return text
 
 
+def checked(parse: Callable[[object], object]) -> Callable[..., str | None]:
+    """The callback of an option whose text is passed on if `parse` accepts it."""
+
+    def callback(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+        try:
+            if text:
+                parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        return text
+
+    return callback
+
+
 output_option: Decorator = click.option(
     "-o",
     "--output",

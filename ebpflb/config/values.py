@@ -144,6 +144,20 @@ class OneOf:
         return str(word)
 
 
+@dataclass(frozen=True, slots=True)
+class SomeOf:
+    """At least one of the known words, in the order given."""
+
+    known: tuple[str, ...]
+
+    def __call__(self, value: object) -> tuple[str, ...]:
+        found = words(value)
+        for word in found or ("",):
+            if word not in self.known:
+                raise ValueError(f"unknown value {word!r}{nearest(word, self.known)}")
+        return found
+
+
 def boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value

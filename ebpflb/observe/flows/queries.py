@@ -13,7 +13,7 @@ from http import HTTPStatus
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from ebpflb.config.values import Number, boolean, duration, near, nearest
+from ebpflb.config.values import Number, SomeOf, boolean, duration, near, nearest
 from ebpflb.dataplane.flows.records import StoredFlow, rfc3339_ns
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, format_address, parse_address
@@ -99,34 +99,16 @@ def parse_filter(
         if name not in PARAMETERS:
             raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
+    since = _parsed("since", given, duration)
     return FlowFilter(
         namespace=given.get("namespace"),
         service=service(given["service"]) if "service" in given else None,
         client=end(given["from"]) if "from" in given else None,
         target=end(given["to"]) if "to" in given else None,
-        verdicts=_words("verdict", given, VERDICTS),
-        events=_words("event", given, FLOW_EVENTS),
-        earliest=rfc3339_ns(max(now - int(_since(given["since"]) * _SECOND), 0))
-        if "since" in given
-        else "",
+        verdicts=_parsed("verdict", given, SomeOf(VERDICTS)),
+        events=_parsed("event", given, SomeOf(FLOW_EVENTS)),
+        earliest="" if since is None else rfc3339_ns(max(now - int(since * _SECOND), 0)),
     )
-
-
-def _words(name: str, given: Mapping[str, str], known: Collection[str]) -> Collection[str] | None:
-    if name not in given:
-        return None
-    words = [word.strip() for word in given[name].split(",")]
-    for word in words:
-        if word not in known:
-            raise HttpQueryError(f"{name}: unknown value {word!r}{nearest(word, known)}")
-    return words
-
-
-def _since(text: str) -> float:
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise HttpQueryError(f"since: {text!r}: {error}") from error
 
 
 def _is_one(value: object, wanted: Collection[object] | None) -> bool:

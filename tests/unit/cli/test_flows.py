@@ -16,6 +16,7 @@ from ebpflb.cli import agent_client, main
 from ebpflb.cli.flows import flow_table
 from ebpflb.dataplane.layout.enums import FlowEnd, FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
+from ebpflb.kubectl import program as kubectl
 from ebpflb.kubectl.flows import flows as plugin
 from ebpflb.model.changes import Changes
 from ebpflb.model.flow import LostFlows
@@ -106,7 +107,7 @@ def test_each_verdict_has_its_colour(log, verdict, colour):
 
 
 def test_an_unknown_verdict_lists_the_known_ones(run, some):
-    said = run("--verdict", "fail", status=1)
+    said = run("--verdict", "fail", status=2)
     assert "unknown value 'fail' (did you mean failed?)" in said
     for command in (main.commands["flows"], plugin):
         shown = command.get_help(click.Context(command))
@@ -192,13 +193,30 @@ def test_following_shows_what_comes_and_ends_with_the_agent(run, log, server, mo
     [
         (["--service", "default/wep"], "unknown Service 'default/wep' (did you mean default/web?)"),
         (["--from", "cur"], "unknown pod 'default/cur' (did you mean default/curl?)"),
-        (["--verdict", "denied"], "verdict: unknown value 'denied'"),
-        (["--since", "soon"], "since: 'soon': want a duration"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(run, server, arguments, text):
+def test_a_name_that_nobody_has_is_one_line(run, server, arguments, text):
     (line,) = run(*arguments, status=1).splitlines()
     assert line.startswith(f"Error: {text}")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--verdict", "denied", "unknown value 'denied'"),
+        ("--verdict", ",", "unknown value ''"),
+        ("--event", "end,ends", "unknown value 'ends' (did you mean end?)"),
+        ("--since", "soon", "want a duration"),
+        ("--from", "10.0.0.300", "'10.0.0.300' is not an IP address"),
+        ("--to", "fd00::x", "'fd00::x' is not an IP address"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(option, value, text):
+    """Nobody is asked: no agent runs."""
+    for program in (main, kubectl):
+        done = CliRunner().invoke(program, ["flows", option, value])
+        assert done.exit_code == 2
+        assert done.output.startswith(f"Error: Invalid value for '{option}': {text}")
 
 
 def test_an_array_has_an_end(run):
