@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that several commands have, and what they mean."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import click
+
+from ebpflb.config.values import near
+from ebpflb.errors import ConfigError
 
 Output = Literal["table", "wide", "json", "jsonl", "yaml"]
 DEFAULT_NAMESPACE = "default"
@@ -83,6 +86,15 @@ def chosen(given: Mapping[str, Any], home: str = "") -> Chosen:
         return Chosen(namespace, "")
     service = full_name(given["service"], namespace or home)
     return Chosen(service.partition("/")[0], service)
+
+
+def check_served(service: str, found: Collection[object], names: Iterable[str]) -> None:
+    """ConfigError if a Service, by NAMESPACE/NAME, was chosen and nothing was found of it.
+
+    `names`: of those that are served.
+    """
+    if service and not found:
+        raise ConfigError(f"no Service {service} is served{near(service, names)}")
 
 
 def listed(given: Mapping[str, Any], home: str = "") -> str:

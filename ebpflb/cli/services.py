@@ -16,7 +16,7 @@ from ebpflb.cli.compact.frontends import (
     FrontendRow,
     FrontendSettings,
 )
-from ebpflb.cli.options import Output, chosen, list_options, watch_option
+from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import show
 from ebpflb.cli.table import Column, TextTable
@@ -62,7 +62,8 @@ def services(
     namespace, service = chosen(given)
 
     def look() -> "list[FrontendInForce]":
-        return frontends_of(open_pins(pin_root(bpffs_root))[1], service, namespace)
+        opened = open_pins(pin_root(bpffs_root))[1]
+        return frontends_of(opened, service, namespace, may_be_none=watch or is_compact)
 
     if is_compact:
         click.echo(compact(list(map(_compact_row, look()))))
@@ -70,13 +71,21 @@ def services(
         show(look, frontend_lines, output, watch=watch, plain=plain_frontends)
 
 
-def frontends_of(opened: "MapSet", service: str, namespace: str = "") -> "list[FrontendInForce]":
-    """The frontends of a Service, by NAMESPACE/NAME, of a namespace, or all."""
+def frontends_of(
+    opened: "MapSet", service: str, namespace: str = "", *, may_be_none: bool = False
+) -> "list[FrontendInForce]":
+    """The frontends of a Service, by NAMESPACE/NAME, of a namespace, or all.
+
+    ConfigError for a Service without any, unless that may be.
+    """
     from ebpflb.dataplane.view.snapshot import read_frontends
     from ebpflb.model.service import ServiceName
 
     name = ServiceName(*service.split("/", 1)) if service else None
     found = read_frontends(opened, name)
+    if not may_be_none and service and not found:
+        others = {each.frontend.service for each in read_frontends(opened)}
+        check_served(service, found, {f"{each.namespace}/{each.service}" for each in others})
     return [each for each in found if namespace in ("", each.frontend.service.namespace)]
 
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import click
 
-from ebpflb.cli.options import options
+from ebpflb.cli.options import check_served, options
 from ebpflb.cli.render import has_colours
 from ebpflb.cli.table import Column, TextTable
-from ebpflb.config.values import near, socket_address
-from ebpflb.errors import ConfigError
+from ebpflb.config.values import socket_address
 from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import BackendRate, ServiceRate
 
@@ -165,10 +164,9 @@ def chosen_by(name: str, services: Iterable[ServiceRate]) -> list[ServiceRate]:
     known = list(services)
     if not name:
         return known
-    found = [each for each in known if f"{each.namespace}/{each.service}" == name]
-    if not found:
-        names = {f"{each.namespace}/{each.service}" for each in known}
-        raise ConfigError(f"no Service {name}{near(name, names)}")
+    names = [f"{each.namespace}/{each.service}" for each in known]
+    found = [each for each, its in zip(known, names, strict=True) if its == name]
+    check_served(name, found, set(names))
     return found
 
 

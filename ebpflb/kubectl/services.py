@@ -20,7 +20,7 @@ from ebpflb.cli.compact.frontends import (
     form_decoder,
     rows_decoder,
 )
-from ebpflb.cli.options import Output, chosen, list_options, watch_option
+from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
@@ -99,8 +99,15 @@ def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> Non
     namespace, name = chosen(given, cluster.namespace)
     only = [f"--service={name}"] if name else [f"--namespace={namespace}"] if namespace else []
     below = partial(_below, is_wide=output == "wide")
+
+    def look() -> list[FrontendOfCluster]:
+        found = _look(cluster, only)
+        if not (watch or cluster.failures):
+            check_served(name, found, ())
+        return found
+
     frontends = cluster.show(
-        partial(_look, cluster, only),
+        look,
         lambda found: [TextTable(COLUMNS, found, below)],
         output,
         watch=watch,

@@ -62,6 +62,17 @@ def test_a_service_without_a_namespace_is_in_that_of_n_or_in_default(maps):
     assert names("--service", "shop/web") == ["shop/web"]
 
 
+@pytest.mark.parametrize("command", ["services", "maps dump"])
+def test_a_service_that_is_not_served_is_one_line(maps, command):
+    said = output_of(*command.split(), "--service", "default/wep", "-o", "json", status=1)
+    assert said == "Error: no Service default/wep is served (did you mean default/web?)\n"
+
+
+def test_a_service_may_still_come_while_it_is_watched(maps, monkeypatch):
+    interrupt_after(1, monkeypatch)
+    assert run("-w", "--service", "wep", "-o", "jsonl", status=INTERRUPTED) == ""
+
+
 def test_one_object_a_line(maps):
     lines = run("-o", "jsonl").splitlines()
     assert [json.loads(line)["namespace"] for line in lines] == ["default", "shop"]

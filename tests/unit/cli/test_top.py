@@ -146,7 +146,7 @@ def test_one_service_is_shown_alone(maps, given):
 
 def test_a_service_that_is_not_there_is_one_line(maps):
     said = output_of("top", "--interval", "0.1", "--service", "wep", status=1)
-    assert said == "Error: no Service default/wep (did you mean default/web?)\n"
+    assert said == "Error: no Service default/wep is served (did you mean default/web?)\n"
 
 
 def test_the_agent_names_pods_once_for_each_address(monkeypatch):

@@ -124,8 +124,19 @@ def test_a_list_is_of_one_namespace_which_agents_choose_or_of_all(three):
 
 
 def test_one_service_is_asked_for_by_name(three):
-    three.run("services", "-n", "shop", "--service", "web")
+    for node in "abc":
+        say(three, node)
+    done = three.run("services", "-n", "shop", "--service", "web", status=1)
     assert all("--service=shop/web" in argv for argv in three.objects.executed)
+    assert done.output == "Error: no Service shop/web is served\n"
+
+
+def test_of_a_service_that_a_node_did_not_speak_of_nothing_is_said(three):
+    for node in "ac":
+        say(three, node)
+    three.fail("b", "services --compact", "Error: out of memory")
+    done = three.run("services", "-n", "shop", "--service", "web", status=1)
+    assert done.stderr == "b: out of memory\n"
 
 
 def test_the_wide_table_counts_the_nodes_of_each_backend(three):

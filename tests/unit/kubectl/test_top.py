@@ -94,7 +94,7 @@ def test_one_service_is_shown_alone_even_if_it_is_idle(two):
     assert [row.split()[0] for row in rows[1:]] == ["default/busy:http", "1"]
     assert len(two.run("top", "--all").stdout.splitlines()) == 3
     wrong = two.run("top", "--service", "wep", status=1)
-    assert "no Service default/wep (did you mean default/web?)" in wrong.stderr
+    assert "no Service default/wep is served (did you mean default/web?)" in wrong.stderr
     two.run("top", "-n", "default", "--service", "shop/x", status=1)
     assert two.objects.executed[-1][-1] == "--namespace=shop"
 
