@@ -103,6 +103,11 @@ def _time(seconds: float | None) -> str:
     return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
 
 
+def _took(seconds: float | None) -> str:
+    """A flow within one tick of the kernel's clock took less than the longest tick there is."""
+    return "<10ms" if seconds == 0 else _time(seconds)
+
+
 COLUMNS: Sequence[Column[Flow]] = (
     Column("TIME", _when, width=19),
     Column("NODE", lambda flow: flow.node, width=12),
@@ -112,7 +117,7 @@ COLUMNS: Sequence[Column[Flow]] = (
     Column("BACKEND", lambda flow: _end(flow.backend), width=22),
     Column("PATH", lambda flow: flow.path, width=6),
     Column("BYTES", _volume, width=15),
-    Column("TOOK", lambda flow: _time(flow.seconds), width=6),
+    Column("TOOK", lambda flow: _took(flow.seconds), width=6),
     Column("RTT", lambda flow: _time(flow.rtt_seconds), width=6),
     Column("WHY", _why),
 )
