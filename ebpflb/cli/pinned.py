@@ -30,7 +30,16 @@ def pin_root(flag: str | None) -> Path:
 
 
 def open_pins(root: Path) -> "tuple[Generation, MapSet]":
-    """The generation in force and its maps. PinError if this version can read none."""
+    """The generation in force and its maps. PinError if this user or version can read none."""
+    try:
+        return _opened(root)
+    except PinError as error:
+        if os.geteuid() == 0:
+            raise
+        raise PinError(f"{error} (only root may read the maps: use sudo)") from error
+
+
+def _opened(root: Path) -> "tuple[Generation, MapSet]":
     from ebpflb.dataplane.kernel.maps import open_maps
     from ebpflb.dataplane.layout.capacity import MAPS, misfits
     from ebpflb.dataplane.layout.structs import LAYOUT_VERSION

@@ -46,3 +46,18 @@ def test_pins_without_a_map_that_this_version_reads_are_refused_in_one_line(pinn
     pinned(maps)
     with pytest.raises(PinError, match=r"^/pins/1-1: made by another version, without lb_src_ra"):
         open_pins(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("user", "hint"), [(0, ""), (65534, " (only root may read the maps: use sudo)")]
+)
+def test_who_is_not_root_is_told(monkeypatch, user, hint):
+    monkeypatch.setattr("os.geteuid", lambda: user)
+
+    def refused(_):
+        raise PinError("/pins: Permission denied")
+
+    monkeypatch.setattr(pins, "newest_generation", refused)
+    with pytest.raises(PinError) as error:
+        open_pins(ROOT)
+    assert str(error.value) == f"/pins: Permission denied{hint}"
