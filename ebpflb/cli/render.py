@@ -20,6 +20,8 @@ Found = TypeVar("Found")
 Lines = Iterable[str | TextTable[Any]]
 PAUSE_SECONDS = 2.0
 _NARROWEST = 20
+# Values of TERM for terminals without cursor control.
+_PLAIN_TERMINALS = (None, "", "dumb", "unknown")
 
 
 def emit(
@@ -111,9 +113,14 @@ def terminal_width(output: Output) -> int | None:
     return max(shutil.get_terminal_size().columns, _NARROWEST) if fits else None
 
 
+def is_screen() -> bool:
+    """Whether standard output is a terminal that can do more than print one line after another."""
+    return sys.stdout.isatty() and os.environ.get("TERM") not in _PLAIN_TERMINALS
+
+
 def has_colours() -> bool:
     """Whether standard output shows colours."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return is_screen() and "NO_COLOR" not in os.environ
 
 
 def to_plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from ebpflb.cli.compact import compact, compact_option
 from ebpflb.cli.compact.rates import port_row
 from ebpflb.cli.options import Output, chosen, list_options
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
-from ebpflb.cli.render import emit, repeat, text_lines
+from ebpflb.cli.render import emit, is_screen, repeat, text_lines
 from ebpflb.cli.top_table import (
     SORT_NAMES,
     chosen_by,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 _KEYS = {name[0]: name for name in SORT_NAMES}
 _HELP = "q quit; i idle ones; sort: " + ", ".join(f"{key} {name}" for key, name in _KEYS.items())
-# Values of TERM for terminals without cursor control.
-_NO_SCREEN = (None, "", "dumb", "unknown")
 
 KeyReader = Callable[[float], str]
 
@@ -101,7 +99,7 @@ def top(
     every = given["every"] or bool(name)
     if given["is_compact"]:
         click.echo(compact(list(map(port_row, meter.sample().services))))
-    elif once or output != "table" or not sys.stdout.isatty() or os.getenv("TERM") in _NO_SCREEN:
+    elif once or output != "table" or not is_screen():
         sample = meter.sample()
         services, is_wide = ordered(sample.services, sort), output == "wide"
         lines = partial(top_lines, services, backends=backends, every=every, is_wide=is_wide)

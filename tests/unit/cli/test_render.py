@@ -8,7 +8,7 @@ import click
 import pytest
 import yaml
 
-from ebpflb.cli.render import emit, show
+from ebpflb.cli.render import emit, has_colours, show
 from ebpflb.cli.table import Column, TextTable, size, visible
 from tests.unit.cli.invoked import interrupt_after
 
@@ -226,3 +226,22 @@ def test_columns_of_the_environment_count_where_there_is_no_terminal(capsys, mon
     monkeypatch.setenv("COLUMNS", "30")
     emit(NODES, "table", lambda: [NODES])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 30
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_have_them(monkeypatch, screen, environment, coloured):
+    for name in ("TERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with screen(60):
+        assert has_colours() is coloured
+    assert not has_colours()
