@@ -109,6 +109,9 @@ def _order(problem: Problem) -> tuple[int, int, str]:
 
 def _lines(problems: Iterable[Problem], asked: int, *, wide: bool) -> Iterator[str]:
     """`asked`: how many nodes answered."""
+    if not asked:
+        yield "no node has answered"
+        return
     counts = dict.fromkeys(("error", "warning"), 0)
     for each in problems:
         if each.severity in counts:

@@ -53,3 +53,9 @@ def test_an_agent_of_another_version_that_cannot_answer_is_named(three):
     three.fail("b", "doctor", "Error: No such command 'doctor'.", 2)
     done = three.run("doctor", status=1)
     assert done.stderr == "b: an agent of another version: No such command 'doctor'.\n"
+
+
+def test_nothing_is_said_of_nodes_that_do_not_answer(three):
+    for node in "abc":
+        three.fail(node, "doctor", "Error: out of memory")
+    assert three.run("doctor", status=1).stdout == "no node has answered\n"
