@@ -78,12 +78,12 @@ Examples:
 @cluster_command
 def sysdump(cluster: Cluster, path: Path | None) -> None:
     """Collect what a bug report needs in an archive, without secrets."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = path or Path(f"ebpflb-sysdump-{stamp}.tar.gz")
+    name = time.strftime("ebpflb-sysdump-%Y%m%dT%H%M%SZ", time.gmtime())
+    path = path or Path(f"{name}.tar.gz")
     # Readable by the user only, and never overwrites a file.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
-        archive = _Archive(tar, path.name.removesuffix(".gz").removesuffix(".tar"), {})
+        archive = _Archive(tar, name, {})
         _add_nodes(cluster, archive)
         _add_logs(cluster, archive)
         _add_cluster(cluster, archive)
@@ -96,7 +96,7 @@ def sysdump(cluster: Cluster, path: Path | None) -> None:
 
 @dataclass(slots=True)
 class _Archive:
-    """errors: what is missing -> why."""
+    """name: the folder in it. errors: what is missing -> why."""
 
     tar: tarfile.TarFile
     name: str

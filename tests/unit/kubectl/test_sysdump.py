@@ -47,6 +47,7 @@ def contents(path):
     with tarfile.open(path) as tar:
         found = {}
         for member in tar.getmembers():
+            assert member.name.startswith("ebpflb-sysdump-")
             file = tar.extractfile(member)
             assert file
             found[member.name.partition("/")[2]] = file.read().decode()
