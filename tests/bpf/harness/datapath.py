@@ -99,21 +99,18 @@ class Datapath:
 
     def reset(self) -> None:
         """Empty every map except the filters, then write the settings."""
-        for name, each in self.maps.items():
-            if name in FILTERS | {RING}:
-                continue
-            # A test's own maps are arrays.
-            if name not in MAPS or MAPS[name].is_array:
-                self.clear(name)
-            else:
-                each.delete_batch([key for key, _ in each.items()])
+        for name in self.maps.keys() - FILTERS - {RING}:
+            self.clear(name)
         self._restart()
         self.settings()
 
     def clear(self, name: str) -> None:
-        """Set every element of an array to zero."""
+        """Delete every element; those of an array become zero."""
         each = self.maps[name]
-        if any(chunk.values.strip(b"\0") for chunk in each.chunks()):
+        # A test's own maps are arrays.
+        if name in MAPS and not MAPS[name].is_array:
+            each.delete_batch([key for key, _ in each.items()])
+        elif any(chunk.values.strip(b"\0") for chunk in each.chunks()):
             zero = bytes(each.value_size)
             each.update_batch([(u32(index), zero) for index in range(each.max_entries)])
 
