@@ -22,10 +22,11 @@ from ebpflb.cli.options import (
     namespace_options,
     options,
     output_option,
+    words_option,
 )
 from ebpflb.cli.render import emit, has_colours, terminal_width
 from ebpflb.cli.table import Column, TextTable, size
-from ebpflb.config.values import SomeOf, duration, is_ip, socket_address
+from ebpflb.config.values import duration, is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
     DROPPED,
@@ -185,18 +186,8 @@ filter_options = options(
         callback=checked(_address_or_pod),
         help="Only show flows to this frontend or backend.",
     ),
-    click.option(
-        "--verdict",
-        metavar="WORD,...",
-        callback=checked(SomeOf(VERDICTS)),
-        help=f"Any of: {', '.join(VERDICTS)} (see below).",
-    ),
-    click.option(
-        "--event",
-        metavar="WORD,...",
-        callback=checked(SomeOf(FLOW_EVENTS)),
-        help=f"Any of: {', '.join(FLOW_EVENTS)}.",
-    ),
+    words_option("--verdict", VERDICTS, f"Any of: {', '.join(VERDICTS)} (see below)."),
+    words_option("--event", FLOW_EVENTS, f"Any of: {', '.join(FLOW_EVENTS)}."),
     click.option("--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."),
     click.option(
         "--since",

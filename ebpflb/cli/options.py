@@ -6,8 +6,9 @@ from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from ebpflb.config.values import near
+from ebpflb.config.values import SomeOf, near
 from ebpflb.errors import ConfigError
 
 Output = Literal["table", "wide", "json", "jsonl", "yaml"]
@@ -39,6 +40,23 @@ def checked(parse: Callable[[object], object]) -> Callable[..., str | None]:
         return text
 
     return callback
+
+
+def words_option(flag: str, known: tuple[str, ...], text: str) -> Decorator:
+    """An option for some of these words, separated by commas. `text`: its help."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, given: str) -> list[CompletionItem]:
+        before, comma, last = given.rpartition(",")
+        fitting = (word for word in known if word.startswith(last))
+        return [CompletionItem(f"{before}{comma}{word}") for word in fitting]
+
+    return click.option(
+        flag,
+        metavar="WORD,...",
+        callback=checked(SomeOf(known)),
+        shell_complete=complete,
+        help=text,
+    )
 
 
 output_option: Decorator = click.option(

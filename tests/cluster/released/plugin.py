@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,15 @@ class Plugin:
 
     def run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Its output; `status`: the expected exit status."""
+        return self._run("ebpflb", *arguments, status=status)
+
+    def completed(self, *words: str) -> list[str]:
+        """What a shell is told that comes next, and the directive."""
+        return self._run("__complete", "ebpflb", *words).stdout.splitlines()
+
+    def _run(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         ran = subprocess.run(
-            self._command(arguments),
+            [binary("kubectl"), *arguments],
             env=self._environment(),
             capture_output=True,
             text=True,
@@ -43,15 +49,12 @@ class Plugin:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start it in its own process group, as on a terminal."""
         return subprocess.Popen(
-            self._command(arguments),
+            [binary("kubectl"), "ebpflb", *arguments],
             env=self._environment(),
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-
-    def _command(self, arguments: Sequence[str]) -> list[str | Path]:
-        return [binary("kubectl"), "ebpflb", *arguments]
 
     def _environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

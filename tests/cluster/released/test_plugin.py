@@ -92,6 +92,10 @@ def test_the_plugin_needs_pods_daemonsets_and_exec_alone(cluster: Cluster, tmp_p
     assert told.count("\n") == 1
 
 
+def test_kubectl_completes_its_words(plugin: Plugin):
+    assert plugin.completed("flows", "--verdict", "failed,d") == ["failed,dropped", ":4"]
+
+
 def test_a_sysdump_has_logs_and_no_token(plugin: Plugin, tmp_path: Path):
     path = tmp_path / "dump.tar.gz"
     plugin.run("sysdump", "--file", str(path))
