@@ -103,7 +103,8 @@ def status(
     """Show the agent, attached programs, map usage and drops."""
     address = setting("metrics-bind-address", metrics_bind_address, os.environ)
     look_here = partial(look, pin_root(bpffs_root), address)
-    found = show(look_here, _lines, output, watch=watch)
+    lines = partial(_lines, is_wide=output == "wide")
+    found = show(look_here, lines, output, watch=watch)
     if not found.healthy:
         raise click.exceptions.Exit(1)
 
@@ -171,7 +172,7 @@ def _loaded(root: Path) -> Loaded:
     )
 
 
-def _lines(found: Status) -> Iterator[str | TextTable[Any]]:
+def _lines(found: Status, *, is_wide: bool) -> Iterator[str | TextTable[Any]]:
     shown = "NOT served as it should be" if found.state == NOT_SERVED else found.shown
     yield f"Node: {shown}" if found.state == AGENT_DOWN else f"Node is {shown}"
     for problem in found.problems:
@@ -179,7 +180,7 @@ def _lines(found: Status) -> Iterator[str | TextTable[Any]]:
     if found.agent:
         yield from _agent_lines(found.agent)
     if found.loaded:
-        yield from _loaded_lines(found.loaded)
+        yield from _loaded_lines(found.loaded, is_wide=is_wide)
 
 
 def _agent_lines(agent: AgentReport) -> Iterator[str | TextTable[Any]]:
@@ -272,19 +273,31 @@ def _counted(names: Sequence[str]) -> str:
     return f"{len(names)}: {', '.join(names[:_NAMED_DEVICES])} ..."
 
 
-def _loaded_lines(loaded: Loaded) -> Iterator[str | TextTable[Any]]:
+def _loaded_lines(loaded: Loaded, *, is_wide: bool) -> Iterator[str | TextTable[Any]]:
     yield ""
     yield f"Loaded from {loaded.generation}, source {loaded.source_hash[:12]}"
     yield ""
     yield TextTable(_HOOKS, loaded.hooks)
     yield ""
-    yield TextTable(_MAPS, loaded.maps)
+    if is_wide:
+        yield TextTable(_MAPS, loaded.maps)
+    else:
+        yield _fullest(loaded.maps)
     yield ""
     flows = [(_FLOW_TABLES[name], used) for name, used in loaded.flows.items()]
     yield TextTable(positions("FLOWS", "ENTRIES"), flows)
     yield ""
     dropped = [(reason, count) for reason, count in loaded.dropped.items() if count]
     yield TextTable(positions("DROPPED, REFUSED", "COUNT"), dropped or [("nothing", 0)])
+
+
+def _fullest(maps: "Sequence[MapFill]") -> str:
+    memory = size(sum(each.memory for each in maps))
+    most = max(maps, key=lambda each: each.used / each.max)
+    return (
+        f"{len(maps)} maps, {memory}; the fullest, {most.name}, has {most.used} of {most.max} "
+        "elements (-o wide lists all)"
+    )
 
 
 _HOOKS: "Sequence[Column[Attachment]]" = (

@@ -35,7 +35,7 @@ LOADED = Loaded(
         Attachment("tcx egress", "", "lb_host_egress", False),
     ],
     missing_hooks=[],
-    maps=[MapFill("lb_slots", "array", 4, 8, 2048)],
+    maps=[MapFill("lb_descs", "array", 5, 16, 1024), MapFill("lb_slots", "array", 4, 8, 2048)],
     flows={"lb_conntrack": 9, "lb_ct_short": 0, "lb_sockets": 1},
     dropped={"no_route": 3, "rewrite": 0},
 )
@@ -74,9 +74,17 @@ def test_a_node_that_is_served(node):
     assert "Loaded from /pins/1-4, source 0123456789ab\n" in output
     assert "tcx ingress  eth0      lb_host_ingress\n" in output
     assert "tcx egress   (gone)    lb_host_egress\n" in output
-    assert "lb_slots     4    8  2.0 KiB\n" in output
+    fullest = "2 maps, 3.0 KiB; the fullest, lb_slots, has 4 of 8 elements (-o wide lists all)"
+    assert f"\n{fullest}\n" in output
     assert "established           9\n" in output
     assert output.endswith("no_route              3\n")
+
+
+def test_every_map_is_listed_where_there_is_room(node):
+    node()
+    output = run("-o", "wide")
+    assert "lb_descs     5   16  1.0 KiB\nlb_slots     4    8  2.0 KiB\n" in output
+    assert "the fullest" not in output
 
 
 def test_json_has_it_all(node):
@@ -145,9 +153,8 @@ def test_a_node_is_not_served_only_if_hooks_or_maps_are_missing(node, report, fi
 
 def test_a_hook_that_is_missing_or_runs_something_else_is_status_1(node):
     old = Attachment("tcx ingress", "eth1", "lb_host_ingress", False)
-    node(
-        Loaded("/pins/1-4", "", "", [old], ["connect4", "connect6"], [], {}, {"no_route": 0}),
-    )
+    missing = ["connect4", "connect6"]
+    node(replace(LOADED, hooks=[old], missing_hooks=missing, dropped={"no_route": 0}))
     output = run(status=1)
     assert "socket hooks not attached: connect4, connect6" in output
     assert "outdated program at tcx ingress eth1" in output
