@@ -44,7 +44,7 @@ def parse_source(text: str, namespace: str | None = None) -> AddressOrName:
         port_number(port, text)
     if name == HOST:
         return AddressOrName(None, None, port)
-    found = _address_or_name(name, port, namespace)
+    found = address_or_name(name, port, namespace)
     if found is None:
         raise ConfigError(f"{text!r}: want an address, `host` or [NAMESPACE/]POD")
     return found
@@ -64,7 +64,7 @@ def parse_target(text: str, namespace: str | None = None) -> Destination:
     end = (
         AddressOrName(None, ServiceName(dns[2], dns[1]), port)
         if dns
-        else _address_or_name(name, port, namespace)
+        else address_or_name(name, port, namespace)
     )
     if end is None:
         want = "want ADDRESS:PORT, [IPv6]:PORT, [NAMESPACE/]SERVICE[:PORT] or NAME.NAMESPACE.svc"
@@ -91,7 +91,8 @@ def _split_port(text: str) -> tuple[str, str]:
     return name, port
 
 
-def _address_or_name(name: str, port: str, namespace: str | None) -> AddressOrName | None:
+def address_or_name(name: str, port: str, namespace: str | None) -> AddressOrName | None:
+    """An address or [NAMESPACE/]NAME, without the port; None for neither."""
     try:
         return AddressOrName(parse_address(name), None, port)
     except ValueError:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ebpflb flows: who connects to what through this node, and how it went."""
 
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from msgspec import to_builtins
 
 from ebpflb.cli.agent_client import query_socket as socket_path
 from ebpflb.cli.agent_client import query_socket_option, stream
+from ebpflb.cli.explain_words import address_or_name
 from ebpflb.cli.options import (
     Output,
     checked,
@@ -164,9 +164,8 @@ def _block(titles: Sequence[str], cells: Sequence[str], width: int) -> Iterator[
 
 
 def _address_or_pod(text: object) -> None:
-    """Raise ValueError for what looks like an address and is none."""
-    if re.fullmatch(r"[\d.]+|.*:.*", str(text)) and not is_ip(str(text)):
-        raise ValueError(f"{str(text)!r} is not an IP address")
+    if address_or_name(str(text), "", None) is None:
+        raise ValueError(f"{text!r}: want an address or [NAMESPACE/]POD")
 
 
 filter_options = options(

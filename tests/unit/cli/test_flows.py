@@ -207,8 +207,8 @@ def test_a_name_that_nobody_has_is_one_line(run, server, arguments, text):
         ("--verdict", ",", "unknown value ''"),
         ("--event", "end,ends", "unknown value 'ends' (did you mean end?)"),
         ("--since", "soon", "want a duration"),
-        ("--from", "10.0.0.300", "'10.0.0.300' is not an IP address"),
-        ("--to", "fd00::x", "'fd00::x' is not an IP address"),
+        ("--from", "10.0.0.300", "'10.0.0.300': want an address or"),
+        ("--to", "fd00::x", "'fd00::x': want an address or"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(option, value, text):
