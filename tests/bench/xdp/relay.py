@@ -19,6 +19,7 @@ from tests.bpf.harness.programs import ProgRun, prog_test_run
 
 SIZE = 80
 _TEXT = Path(__file__).parent / "relay.c"
+_MAC = 6
 _SYN_ACK = 0x12
 _ON, _NOTHING, _REFLECT, _GROW = range(4)
 SENT = {XdpAction.TX, XdpAction.REDIRECT}
@@ -140,6 +141,7 @@ def answer(sent: bytes) -> bytes:
     frame = bytearray(sent)
     is_ipv4 = _is_ipv4(sent)
     source, size, ports = (26, 4, 34) if is_ipv4 else (22, 16, 54)
+    _swap(frame, 0, _MAC)
     _swap(frame, source, size)
     _swap(frame, ports, 2)
     if frame[23 if is_ipv4 else 20] == Protocol.TCP:
