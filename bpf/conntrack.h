@@ -17,23 +17,6 @@
 /* Instead of an error: another packet of the flow has moved or deleted the entry meanwhile. */
 #define LB_MOVED 1
 
-/* A new flow: what its packets become, and the hook where its replies are reversed. */
-struct lb_flow {
-	union {
-		struct lb_tuple to;
-		struct lb_tunneled tunneled;
-	};
-	__u32 service;
-	__u32 backend;
-	__u32 serial;
-	__u32 ifindex;
-	__u32 frontend;
-	__u32 desc_flags;
-	__u8 reply_hook;
-	__u8 hook;
-	__u8 flags;
-};
-
 /* A SYN of TCP that an endpoint may accept, or an INIT of SCTP. */
 static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 {

@@ -75,7 +75,7 @@ static __always_inline int lb_conntrack_is_silent(struct lb_packet *pkt,
 	struct lb_conntrack *reply;
 
 	if (!(entry->state & LB_CT_RETRIED) ||
-	    (__s64)(lb_now() - entry->last_seen) < (__s64)LB_ANSWER_TIME)
+	    (__s64)(pkt->now - entry->last_seen) < (__s64)LB_ANSWER_TIME)
 		return 0;
 	reply = lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, 0);
 	return !reply || (__s64)(reply->last_seen - entry->last_seen) < 0;
@@ -86,8 +86,7 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 						   struct lb_conntrack *entry, int is_udp)
 {
 	if (is_udp)
-		return !lb_conntrack_has_lost_backend(entry) &&
-		       !lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse);
+		return !lb_conntrack_has_lost_backend(entry) && !lb_conntrack_is_idle(pkt, entry);
 	if (lb_conntrack_is_foreign(pkt, entry))
 		return 0;
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
@@ -127,8 +126,7 @@ static __always_inline int lb_conntrack_agrees(struct lb_packet *pkt,
 		return 0;
 	if (!is_udp && !lb_ct_is_syn(pkt))
 		return 1;
-	if (is_udp ? lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse) :
-		     lb_ct_state(entry) & LB_CT_CLOSED)
+	if (is_udp ? lb_conntrack_is_idle(pkt, entry) : lb_ct_state(entry) & LB_CT_CLOSED)
 		return 0;
 	return lb_geneve_is_returned(geneve) || (entry->to.dport == geneve->port &&
 						 lb_addr_is_equal(&entry->to.daddr, &geneve->pod));
@@ -213,7 +211,7 @@ static __always_inline int lb_conntrack_is_stranded(struct lb_packet *pkt,
 static __always_inline int lb_conntrack_goes_on(struct lb_packet *pkt,
 						const struct lb_conntrack *entry, int is_udp)
 {
-	int is_idle = is_udp && lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse);
+	int is_idle = is_udp && lb_conntrack_is_idle(pkt, entry);
 
 	if (!lb_tunnel_opened() && !is_idle && !lb_conntrack_is_stranded(pkt, entry, is_udp))
 		return 1;

@@ -3,7 +3,6 @@
 #ifndef LB_CT_STATE_H
 #define LB_CT_STATE_H
 
-#include "clock.h"
 #include "conntrack.h"
 #include "counters.h"
 #include "ct_establish.h"
@@ -19,7 +18,7 @@
  * Returns 0, an error or LB_MOVED.
  */
 static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
-					       const struct lb_conntrack *entry)
+					       const struct lb_conntrack *entry, __u64 now)
 {
 	struct lb_conntrack *open = lb_conntrack_copy(entry);
 
@@ -30,7 +29,7 @@ static __always_inline int lb_conntrack_reopen(struct lb_tuple *key,
 	open->state = (open->state | LB_CT_ESTABLISHED) & ~LB_CT_CLOSED;
 	open->other_state &= ~LB_CT_CLOSED;
 	if (open->direction == LB_DIR_REPLY)
-		lb_flow_filter_add(key, lb_now());
+		lb_flow_filter_add(key, now);
 	return lb_conntrack.update(key, open);
 }
 
@@ -48,9 +47,9 @@ static __always_inline void lb_conntrack_take_back(struct lb_packet *pkt,
 	if (!reply || (reply->state & has_gone_on) != has_gone_on ||
 	    lb_ct_state(entry) & lb_ct_state(reply) & LB_CT_OTHER_FIN)
 		return;
-	if (lb_conntrack_reopen(&pkt->reverse, reply))
+	if (lb_conntrack_reopen(&pkt->reverse, reply, pkt->now))
 		return;
-	error = lb_conntrack_reopen(&pkt->tuple, entry);
+	error = lb_conntrack_reopen(&pkt->tuple, entry, pkt->now);
 	if (error < 0)
 		lb_conntrack.delete(&pkt->reverse);
 	if (error)
@@ -259,7 +258,7 @@ static __always_inline void lb_conntrack_track_connection(struct lb_packet *pkt,
 static __always_inline void lb_conntrack_count(const struct lb_packet *pkt,
 					       struct lb_conntrack *entry)
 {
-	entry->last_seen = lb_now();
+	entry->last_seen = pkt->now;
 	__sync_fetch_and_add(&entry->packets, pkt->segs);
 	__sync_fetch_and_add(&entry->bytes, lb_payload(pkt));
 	lb_count_packet(pkt, entry);

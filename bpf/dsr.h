@@ -11,7 +11,6 @@
 #define LB_DSR_H
 
 #include "backend.h"
-#include "clock.h"
 #include "conntrack.h"
 #include "ct_sequence.h"
 #include "ct_state.h"
@@ -63,7 +62,7 @@ static __always_inline int lb_dsr_create(struct lb_packet *pkt, struct lb_flow *
 
 	if (!entry)
 		return -LB_DROP_CONNTRACK_FULL;
-	lb_conntrack_fill(entry, flow, lb_now());
+	lb_conntrack_fill(entry, flow, pkt->now);
 	entry->state = LB_CT_SYN;
 	entry->packets = pkt->segs;
 	entry->bytes = lb_payload(pkt);

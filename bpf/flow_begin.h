@@ -12,6 +12,16 @@
 #include "snat.h"
 #include "verdict.h"
 
+/* An empty one. NULL: never, but the verifier does not know. */
+static __always_inline struct lb_flow *lb_flow_new(void)
+{
+	struct lb_flow *flow = LB_SCRATCH(flow);
+
+	if (flow)
+		__builtin_memset(flow, 0, sizeof(*flow));
+	return flow;
+}
+
 /* What arrives in a tunnel was counted on the node that chose the backend. */
 static __always_inline int lb_flow_begin(void *ctx, struct lb_packet *pkt, struct lb_flow *flow)
 {

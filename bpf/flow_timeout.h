@@ -43,20 +43,18 @@ static __always_inline __s64 lb_conntrack_silence(const struct lb_tuple *key,
 }
 
 /* Whether the UDP timeout has passed since the last packet in either direction. */
-static __always_inline int lb_conntrack_is_idle(const struct lb_tuple *key,
-						const struct lb_conntrack *entry,
-						struct lb_tuple *other_key)
+static __always_inline int lb_conntrack_is_idle(struct lb_packet *pkt,
+						const struct lb_conntrack *entry)
 {
-	__u64 now = lb_now();
 	struct lb_settings *settings = lb_settings_get();
 	__s64 limit;
 
 	if (!settings)
 		return 0;
 	limit = lb_conntrack_udp_timeout(settings, entry);
-	if ((__s64)(now - entry->last_seen) <= limit)
+	if ((__s64)(pkt->now - entry->last_seen) <= limit)
 		return 0;
-	return lb_conntrack_silence(key, entry, other_key, now) > limit;
+	return lb_conntrack_silence(&pkt->tuple, entry, &pkt->reverse, pkt->now) > limit;
 }
 
 /*

@@ -84,14 +84,14 @@ static __always_inline int lb_fib_result(int result, int is_any_size)
  * of the incoming device, which some network plugins set to 0. Then use the route of the node's own
  * packets: for the loopback device the sysctl for all devices counts.
  */
-static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx, __u32 len)
+static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx, __u32 len, __u64 now)
 {
-	int result = lb_next_hop_find(fib, ctx, len);
+	int result = lb_next_hop_find(fib, ctx, len, now);
 
 	if (result != BPF_FIB_LKUP_RET_FWD_DISABLED || fib->family != LB_AF_INET6)
 		return result;
 	fib->ifindex = LB_LOOPBACK_IFINDEX;
-	return lb_next_hop_find(fib, ctx, len);
+	return lb_next_hop_find(fib, ctx, len, now);
 }
 
 /*
@@ -101,7 +101,7 @@ static __always_inline int lb_fib_find(struct bpf_fib_lookup *fib, void *ctx, __
 static __always_inline int lb_fib_ask(struct bpf_fib_lookup *fib, void *ctx,
 				      const struct lb_packet *pkt, __u32 wire_len)
 {
-	int result = lb_fib_find(fib, ctx, LB_HAS_FIB_MTU ? wire_len : 0);
+	int result = lb_fib_find(fib, ctx, LB_HAS_FIB_MTU ? wire_len : 0, pkt->now);
 
 	if (!LB_HAS_FIB_MTU)
 		result = lb_fib_check_mtu(fib, pkt, wire_len, result);
@@ -157,7 +157,7 @@ static __always_inline int lb_fib_lookup_any_size(struct bpf_fib_lookup *fib, vo
 	pkt->routing |= LB_VIA_STACK;
 	lb_fib_fill(fib, pkt, &pkt->tuple.saddr, &to->daddr, pkt->ifindex);
 	fib->dport = to->dport;
-	return lb_fib_result(lb_fib_find(fib, ctx, 0), 1);
+	return lb_fib_result(lb_fib_find(fib, ctx, 0, pkt->now), 1);
 }
 
 /* The TTL that the packet leaves with. fib is filled if the packet is redirected from here. */

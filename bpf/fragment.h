@@ -28,7 +28,7 @@ static __always_inline int lb_fragment_lookup(struct lb_packet *pkt)
 
 	lb_fragment_key(pkt);
 	first = lb_fragments.lookup(&pkt->datagram);
-	if (!first || (__s64)(lb_now() - first->created) > (__s64)LB_FRAGMENT_TIMEOUT)
+	if (!first || (__s64)(pkt->now - first->created) > (__s64)LB_FRAGMENT_TIMEOUT)
 		return LB_PASS;
 	pkt->tuple.sport = first->sport;
 	pkt->tuple.dport = first->dport;
@@ -44,7 +44,7 @@ static __always_inline void lb_fragment_store(struct lb_packet *pkt)
 
 	if (pkt->fragment != LB_FRAGMENT_FIRST)
 		return;
-	first.created = lb_now();
+	first.created = pkt->now;
 	first.sport = pkt->tuple.sport;
 	first.dport = pkt->tuple.dport;
 	first.via_stack = !!(pkt->routing & LB_VIA_STACK);

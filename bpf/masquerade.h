@@ -10,7 +10,6 @@
 
 #include "addr.h"
 #include "backend.h"
-#include "clock.h"
 #include "conntrack.h"
 #include "filter.h"
 #include "frontend.h"
@@ -153,7 +152,7 @@ static __always_inline void lb_masquerade_follow_route(struct lb_packet *pkt, in
 	reply = entry ? lb_conntrack_other(&pkt->tuple, entry, &pkt->reverse, is_udp) : NULL;
 	if (!reply)
 		return;
-	lb_reply_filter_add(&pkt->reverse, LB_HOOK_POD_INGRESS, lb_now());
+	lb_reply_filter_add(&pkt->reverse, LB_HOOK_POD_INGRESS, pkt->now);
 	reply->hook = LB_HOOK_POD_INGRESS;
 	entry->flags |= LB_CT_TO_POD;
 }

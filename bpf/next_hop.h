@@ -7,7 +7,6 @@
 #ifndef LB_NEXT_HOP_H
 #define LB_NEXT_HOP_H
 
-#include "clock.h"
 #include "filter.h"
 #include "maps.h"
 #include "packet.h"
@@ -45,10 +44,10 @@ static __always_inline int lb_next_hop_answers(const struct lb_next_hop *hop,
  * bpf_fib_lookup() for a packet of this length, 0 for any. fib: aligned to 8 bytes. Only routes with
  * a known neighbour are remembered.
  */
-static __always_inline int lb_next_hop_find(struct bpf_fib_lookup *fib, void *ctx, __u32 len)
+static __always_inline int lb_next_hop_find(struct bpf_fib_lookup *fib, void *ctx, __u32 len,
+					    __u64 now)
 {
 	struct lb_next_hop *hop = lb_next_hop_place(fib);
-	__u64 now = lb_now();
 	int result;
 
 	fib->tot_len = 0;

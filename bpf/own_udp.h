@@ -9,7 +9,6 @@
 #ifndef LB_OWN_UDP_H
 #define LB_OWN_UDP_H
 
-#include "clock.h"
 #include "conntrack.h"
 #include "flow_timeout.h"
 #include "frontend.h"
@@ -23,17 +22,15 @@
  */
 static __always_inline int lb_is_reserved(struct lb_packet *pkt, struct lb_conntrack *entry)
 {
-	__u64 now = lb_now();
-
 	if (entry->hook != LB_HOOK_RESERVED)
 		return 0;
-	if (pkt->tuple.proto != IPPROTO_UDP || (__s64)(now - entry->last_seen) < 0)
+	if (pkt->tuple.proto != IPPROTO_UDP || (__s64)(pkt->now - entry->last_seen) < 0)
 		return 1;
-	if (lb_conntrack_is_idle(&pkt->tuple, entry, &pkt->reverse))
+	if (lb_conntrack_is_idle(pkt, entry))
 		return 0;
 	/* Answered: now the timeout of a stream applies. */
 	entry->state |= LB_CT_ESTABLISHED;
-	entry->last_seen = now;
+	entry->last_seen = pkt->now;
 	return 1;
 }
 
@@ -50,15 +47,15 @@ static __always_inline int lb_own_udp_is_own(struct __sk_buff *skb, const struct
 	return !lb_is_host_device(skb->ingress_ifindex);
 }
 
-static __always_inline void lb_own_udp_reserve(struct lb_tuple *answer)
+static __always_inline void lb_own_udp_reserve(struct lb_tuple *answer, __u64 now)
 {
 	struct lb_conntrack *entry = LB_SCRATCH(entry);
 
 	if (!entry)
 		return;
 	__builtin_memset(entry, 0, sizeof(*entry));
-	entry->created = lb_now();
-	entry->last_seen = entry->created;
+	entry->created = now;
+	entry->last_seen = now;
 	entry->direction = LB_DIR_REPLY;
 	entry->hook = LB_HOOK_RESERVED;
 	lb_ct_udp.update(answer, entry);
@@ -90,9 +87,9 @@ static __always_inline void lb_own_udp_sent(struct __sk_buff *skb, struct lb_pac
 	entry = lb_conntrack_lookup_udp(&pkt->reverse);
 	if (!entry) {
 		if (lb_own_udp_is_frontend(&key, flags))
-			lb_own_udp_reserve(&pkt->reverse);
-	} else if (entry->hook == LB_HOOK_RESERVED && (__s64)(lb_now() - entry->last_seen) > 0) {
-		entry->last_seen = lb_now();
+			lb_own_udp_reserve(&pkt->reverse, pkt->now);
+	} else if (entry->hook == LB_HOOK_RESERVED && (__s64)(pkt->now - entry->last_seen) > 0) {
+		entry->last_seen = pkt->now;
 	}
 }
 

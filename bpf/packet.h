@@ -45,7 +45,7 @@ struct lb_tunneled {
  * first chunk. reverse, to, tunneled, datagram: once needed; in one place, because the stack is
  * small. segs: packets on the wire. fragment: enum lb_fragment_place, 0 for a whole packet; id: the
  * identification of its datagram. routing: enum lb_packet_routing. ifindex: the device of the hook.
- * gso_size: as in the skb.
+ * gso_size: as in the skb. now: when the packet was parsed (lb_now()).
  */
 struct lb_packet {
 	struct lb_tuple tuple;
@@ -75,6 +75,7 @@ struct lb_packet {
 	__u16 segs;
 	__u32 ifindex;
 	__u32 gso_size;
+	__u64 now;
 };
 
 /* Every ICMP error quotes this much of a transport header; the ports are part of it. */
@@ -102,6 +103,23 @@ struct lb_known_flow {
 	__u32 flags;
 	__u32 ifindex;
 	__u32 direction;
+};
+
+/* A new flow: what its packets become, and the hook where its replies are reversed. */
+struct lb_flow {
+	union {
+		struct lb_tuple to;
+		struct lb_tunneled tunneled;
+	};
+	__u32 service;
+	__u32 backend;
+	__u32 serial;
+	__u32 ifindex;
+	__u32 frontend;
+	__u32 desc_flags;
+	__u8 reply_hook;
+	__u8 hook;
+	__u8 flags;
 };
 
 /* Time without a packet of the flow that has the port, ns; the port in network byte order. */
@@ -198,7 +216,8 @@ struct lb_tunnel {
 struct lb_scratch {
 	__u64 flow_rate; /* see rate_limit.h */
 	__u64 rejects;
-	struct lb_conntrack entry;         /* a new one */
+	struct lb_flow flow;               /* a new one */
+	struct lb_conntrack entry;         /* of it */
 	struct lb_known_flow known;        /* what the current packet becomes */
 	struct lb_ended_flow ending;       /* the flow that the current packet ends */
 	struct lb_tunnel tunnel;           /* that the current packet came from or goes to */

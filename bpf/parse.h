@@ -8,6 +8,7 @@
 #define LB_PARSE_H
 
 #include "addr.h"
+#include "clock.h"
 #include "ipv6_extension.h"
 #include "packet.h"
 #include "transport.h"
@@ -224,6 +225,7 @@ static __always_inline int lb_parse(struct __sk_buff *skb, struct lb_packet *pkt
 		return verdict;
 	if (lb_parse_length(skb, pkt, l2))
 		return LB_PASS;
+	pkt->now = lb_now();
 	pkt->l2 = l2;
 	pkt->l3 = l2;
 	pkt->l4 += l2;

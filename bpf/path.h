@@ -159,11 +159,13 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 					const struct lb_tc_hook *at, struct lb_match *match,
 					struct bpf_fib_lookup *fib)
 {
+	struct lb_flow *flow = lb_flow_new();
 	struct lb_tunnel *tunnel = NULL;
 	struct lb_choice choice = {};
-	struct lb_flow flow = {};
 	int verdict;
 
+	if (!flow)
+		return -LB_DROP_CONNTRACK_FULL;
 	if (!lb_has_transport(pkt) || (!lb_is_opening(pkt) && !lb_may_go_on(pkt, at->hook)))
 		return LB_PASS;
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS)
@@ -174,28 +176,28 @@ static __always_inline int lb_open_flow(struct __sk_buff *skb, struct lb_packet 
 	if (tunnel && !lb_is_opening(pkt))
 		return LB_PASS;
 	if (tunnel)
-		verdict = lb_service_accept(skb, pkt, match, &tunnel->geneve, &flow, fib);
+		verdict = lb_service_accept(skb, pkt, match, &tunnel->geneve, flow, fib);
 	else
-		verdict = lb_service_decide(skb, pkt, at, match, &choice, &flow, fib);
+		verdict = lb_service_decide(skb, pkt, at, match, &choice, flow, fib);
 	if (verdict)
 		return verdict;
 	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR) {
-		pkt->tunneled = flow.tunneled;
+		pkt->tunneled = flow->tunneled;
 		return LB_TUNNEL;
 	}
-	verdict = lb_flow_begin(skb, pkt, &flow);
+	verdict = lb_flow_begin(skb, pkt, flow);
 	if (verdict)
 		return verdict;
-	if (flow.flags & LB_CT_SNAT && !(flow.flags & LB_CT_HAIRPIN) && lb_stack_is_wanted(pkt))
-		lb_stack_enter_new(pkt, &flow, fib);
+	if (flow->flags & LB_CT_SNAT && !(flow->flags & LB_CT_HAIRPIN) && lb_stack_is_wanted(pkt))
+		lb_stack_enter_new(pkt, flow, fib);
 	lb_fragment_store(pkt);
-	if (flow.flags & LB_CT_DSR) {
-		pkt->tunneled = flow.tunneled;
+	if (flow->flags & LB_CT_DSR) {
+		pkt->tunneled = flow->tunneled;
 		return LB_TUNNEL;
 	}
-	if (lb_rewrite(skb, pkt, &flow.to, lb_next_ttl(pkt, fib)))
+	if (lb_rewrite(skb, pkt, &flow->to, lb_next_ttl(pkt, fib)))
 		return -LB_DROP_REWRITE;
-	return lb_send(skb, pkt, at->hook, flow.flags, fib);
+	return lb_send(skb, pkt, at->hook, flow->flags, fib);
 }
 
 static __always_inline int lb_new_flow(struct __sk_buff *skb, struct lb_packet *pkt,

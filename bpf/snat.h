@@ -3,7 +3,6 @@
 #ifndef LB_SNAT_H
 #define LB_SNAT_H
 
-#include "clock.h"
 #include "conntrack.h"
 #include "ct_sequence.h"
 #include "filter.h"
@@ -64,7 +63,7 @@ static __always_inline int lb_conntrack_create(void *ctx, struct lb_packet *pkt,
 	if (!settings || !entry)
 		return -LB_DROP_CONNTRACK_FULL;
 	lb_tuple_reverse(&reply, &flow->to);
-	lb_conntrack_fill(entry, flow, lb_now());
+	lb_conntrack_fill(entry, flow, pkt->now);
 	lb_conntrack_fill_reply(entry, flow, &pkt->tuple);
 	is_udp = reply.proto == IPPROTO_UDP;
 	if (is_udp ? lb_snat_reserve_udp(ctx, pkt, flow, &reply, entry, settings) :

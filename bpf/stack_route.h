@@ -132,7 +132,7 @@ static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct l
 	if (!scratch)
 		return;
 	lb_stack_between(&scratch->between, key, &pkt->to, direction);
-	scratch->nat.last_seen = lb_now();
+	scratch->nat.last_seen = pkt->now;
 	lb_tuple_reverse(&scratch->reverse, &scratch->between);
 	lb_flow_filter_add(&scratch->between, scratch->nat.last_seen);
 	lb_flow_filter_add(&scratch->reverse, scratch->nat.last_seen);
@@ -145,11 +145,11 @@ static __always_inline void lb_stack_enter(struct lb_packet *pkt, const struct l
 }
 
 /* What a packet becomes when it leaves; NULL if it did not arrive here for a masqueraded flow. */
-static __always_inline struct lb_tuple *lb_stack_leave(struct lb_tuple *key)
+static __always_inline struct lb_tuple *lb_stack_leave(struct lb_packet *pkt)
 {
-	struct lb_stack_nat *nat = lb_stack_nat.lookup(key);
+	struct lb_stack_nat *nat = lb_stack_nat.lookup(&pkt->tuple);
 
-	if (!nat || (__s64)(lb_now() - nat->last_seen) > (__s64)LB_STACK_TIMEOUT)
+	if (!nat || (__s64)(pkt->now - nat->last_seen) > (__s64)LB_STACK_TIMEOUT)
 		return NULL;
 	return &nat->to;
 }
@@ -157,7 +157,7 @@ static __always_inline struct lb_tuple *lb_stack_leave(struct lb_tuple *key)
 /* A packet that the stack has routed: its source changes now. LB_NEXT: it is not one. */
 static __always_inline int lb_routed(struct __sk_buff *skb, struct lb_packet *pkt)
 {
-	struct lb_tuple *to = lb_stack_leave(&pkt->tuple);
+	struct lb_tuple *to = lb_stack_leave(pkt);
 
 	if (!to)
 		return LB_NEXT;

@@ -131,6 +131,7 @@ static __always_inline int lb_xdp_parse(struct xdp_md *ctx, struct lb_packet *pk
 	if (!(flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_EXTERNAL | LB_ADDR_NODE)) ||
 	    !lb_xdp_is_for_device(ctx))
 		return LB_PASS;
+	pkt->now = lb_now();
 	pkt->ifindex = ctx->ingress_ifindex;
 	pkt->segs = 1;
 	pkt->l2 = ETH_HLEN;
@@ -244,11 +245,12 @@ static __always_inline int lb_xdp_is_reachable(const struct lb_packet *pkt,
  * The kernel probes a silent neighbour when it sends to it itself. So each CPU passes about one
  * packet per second and next hop to the stack.
  */
-static __always_inline int lb_xdp_is_neighbour_due(const struct bpf_fib_lookup *fib)
+static __always_inline int lb_xdp_is_neighbour_due(const struct lb_packet *pkt,
+						   const struct bpf_fib_lookup *fib)
 {
 	int place = (fib->dmac[4] ^ fib->dmac[5] ^ fib->ifindex) % LB_XDP_NEIGHBOURS;
 	__u64 *last = lb_xdp_neighbours.lookup(&place);
-	__u64 second = lb_now() >> 30;
+	__u64 second = pkt->now >> 30;
 
 	if (!last || *last == second)
 		return 0;
@@ -267,7 +269,7 @@ static __always_inline int lb_xdp_check_route(const struct lb_packet *pkt,
 		return -LB_XDP_DEVICE;
 	__builtin_memcpy(&start, fib->dmac, sizeof(start));
 	__builtin_memcpy(&end, fib->dmac + sizeof(start), sizeof(end));
-	if (!(start | end) || lb_xdp_is_neighbour_due(fib))
+	if (!(start | end) || lb_xdp_is_neighbour_due(pkt, fib))
 		return -LB_XDP_NEIGHBOUR;
 	return LB_NEXT;
 }

@@ -127,19 +127,21 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	struct lb_tc_hook at = { .hook = LB_HOOK_HOST_INGRESS };
 	struct lb_choice choice = {};
 	struct lb_match match = {};
-	struct lb_flow flow = {};
+	struct lb_flow *flow = lb_flow_new();
 	int verdict;
 
+	if (!flow)
+		return -LB_XDP_REFUSED;
 	if (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt))
 		return LB_PASS;
 	lb_verifier_merge_states(pkt);
 	verdict = lb_service_match(ctx, pkt, &match);
 	if (verdict)
 		return verdict < 0 ? -LB_XDP_REFUSED : LB_PASS;
-	if (lb_service_select(pkt, &match, &at, &flow, &choice))
+	if (lb_service_select(pkt, &match, &at, flow, &choice))
 		return -LB_XDP_REFUSED;
-	verdict = lb_xdp_route_new(fib, ctx, pkt, match.desc, &choice, &flow);
-	if (!verdict && flow.flags & LB_CT_SNAT && lb_has_setting(LB_SETTING_SHARED_PORTS))
+	verdict = lb_xdp_route_new(fib, ctx, pkt, match.desc, &choice, flow);
+	if (!verdict && flow->flags & LB_CT_SNAT && lb_has_setting(LB_SETTING_SHARED_PORTS))
 		verdict = -LB_XDP_STACK;
 	if (verdict) {
 		if (choice.backend->flags & LB_BACKEND_TRIAL)
@@ -147,10 +149,10 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 		lb_choice_hand_on(&pkt->tuple, &choice);
 		return verdict;
 	}
-	if (lb_flow_begin(NULL, pkt, &flow))
+	if (lb_flow_begin(NULL, pkt, flow))
 		return -LB_XDP_REFUSED;
-	pkt->to = flow.to;
-	return flow.flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
+	pkt->to = flow->to;
+	return flow->flags & LB_CT_DSR ? LB_TUNNEL : LB_REDIRECT;
 }
 
 static __always_inline int lb_xdp_translate(struct xdp_md *ctx, struct lb_packet *pkt,
