@@ -162,33 +162,30 @@ static __always_inline __sum16 *lb_xdp_csum(struct xdp_md *ctx, const struct lb_
 static __always_inline int lb_xdp_is_csum_partial(struct xdp_md *ctx, const struct lb_packet *pkt)
 {
 	__sum16 *csum = lb_xdp_csum(ctx, pkt, pkt->is_ipv4);
-	__u32 sum = bpf_htons(pkt->tuple.proto) + bpf_htons(lb_ip_payload(pkt));
+	__u64 sum = lb_csum_of_addresses(pkt);
 
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&pkt->tuple.saddr, 2 * sizeof(struct lb_addr), sum);
-	return !csum || *csum == (__u16)~lb_csum_fold(sum);
+	sum += bpf_htons(pkt->tuple.proto) + bpf_htons(lb_ip_payload(pkt));
+	return !csum || *csum == (__u16)~lb_csum_fold(lb_csum_fold_words(sum));
 }
 
-/* The checksum of the transport header; from and to: 36 bytes, addresses and ports. */
+/* The checksum of the transport header. addresses: their difference. */
 static __always_inline void lb_xdp_rewrite_csum(__sum16 *csum, const struct lb_packet *pkt,
-						const struct lb_tuple *to)
+						const struct lb_tuple *to, __u32 addresses)
 {
-	__u32 size = offsetof(struct lb_tuple, proto);
-	__u32 diff;
+	__u64 diff = addresses;
 
 	if (pkt->tuple.proto == IPPROTO_UDP && !*csum)
 		return;
-	diff = lb_csum_diff(&pkt->tuple, to, size);
-	*csum = lb_csum_fold((__u16) ~*csum + (diff & 0xffff) + (diff >> 16));
+	diff += lb_csum_diff(&pkt->tuple.sport, &to->sport, 2 * sizeof(to->sport));
+	*csum = lb_csum_fold(lb_csum_fold_words(diff + (__u16) ~*csum));
 	if (pkt->tuple.proto == IPPROTO_UDP && !*csum)
 		*csum = 0xffff;
 }
 
 static __always_inline void lb_xdp_rewrite_ipv4(struct iphdr *ip, const struct lb_packet *pkt,
-						const struct lb_tuple *to)
+						const struct lb_tuple *to, __u32 addresses)
 {
-	__u32 diff = lb_csum_diff(&pkt->tuple.saddr, &to->saddr, 2 * sizeof(to->saddr));
-
-	ip->check = lb_csum_ipv4(pkt, pkt->ttl - 1, diff);
+	ip->check = lb_csum_ipv4(pkt, pkt->ttl - 1, addresses);
 	ip->ttl = pkt->ttl - 1;
 	ip->saddr = to->saddr.word[3];
 	ip->daddr = to->daddr.word[3];
@@ -208,13 +205,14 @@ static __always_inline int lb_xdp_rewrite_family(struct xdp_md *ctx, const struc
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	__be16 *ports = (void *)(eth + 1) + lb_ip_len(is_ipv4);
+	__u32 addresses = lb_csum_diff(&pkt->tuple.saddr, &to->saddr, 2 * sizeof(to->saddr));
 	__sum16 *csum = lb_xdp_csum(ctx, pkt, is_ipv4);
 
 	if (!csum || (void *)(ports + 2) > (void *)(long)ctx->data_end)
 		return -LB_XDP_HEADER;
-	lb_xdp_rewrite_csum(csum, pkt, to);
+	lb_xdp_rewrite_csum(csum, pkt, to, addresses);
 	if (is_ipv4)
-		lb_xdp_rewrite_ipv4((void *)(eth + 1), pkt, to);
+		lb_xdp_rewrite_ipv4((void *)(eth + 1), pkt, to, addresses);
 	else
 		lb_xdp_rewrite_ipv6((void *)(eth + 1), pkt, to);
 	ports[0] = to->sport;
