@@ -38,20 +38,25 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
     def __init__(self, node_name: str) -> None:
         self.own = EndpointLocation(node=node_name)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
-        # Slices by block of addresses, in the order they came: neighbouring pods share the entry.
-        self._by_block: dict[int, tuple[EndpointSlice, ...]] = {}
+        # Slices by block of addresses and by id(), in the order they came: neighbouring pods share
+        # the entry, and any number of slices may have one of them.
+        self._by_block: dict[int, dict[int, EndpointSlice]] = {}
         self._count = 0
         # Removed addresses and the pods that had them, earliest removed first.
         self._gone: OrderedDict[Address, NamedPod] = OrderedDict()
 
     def __getitem__(self, address: Address) -> EndpointLocation:
-        pieces = self._by_block.get(_block(address), ())
-        found = [each for piece in pieces if (each := piece.endpoints.last_at(address))]
-        if not found:
+        last: EndpointLocation | None = None
+        for piece in reversed(list(self._by_block.get(_block(address), {}).values())):
+            found = piece.endpoints.last_at(address)
+            if found and not last:
+                last = EndpointLocation("", found.node_name or "", found.zone)
+            # Hand-written slices may lack the pod's name, which another slice may have.
+            if found and last and found.pod:
+                return last._replace(pod=found.pod)
+        if not last:
             raise KeyError(address)
-        # Hand-written slices may lack the pod's name, which another slice may have.
-        pod = next((each.pod for each in reversed(found) if each.pod), "")
-        return EndpointLocation(pod, found[-1].node_name or "", found[-1].zone)
+        return last
 
     def __iter__(self) -> Iterator[Address]:
         pieces = list(self._slices.values())
@@ -100,12 +105,12 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
 
     def _put(self, block: int, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         """Never removes what stays known, not even for a moment: other threads read meanwhile."""
-        pieces = [each for each in self._by_block.get(block, ()) if each is not old]
+        pieces = self._by_block.setdefault(block, {})
         if new:
-            pieces.append(new)
-        if pieces:
-            self._by_block[block] = tuple(pieces)
-        else:
+            pieces[id(new)] = new
+        if old is not new:
+            pieces.pop(id(old), None)
+        if not pieces:
             del self._by_block[block]
 
 
