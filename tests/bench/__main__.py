@@ -37,7 +37,7 @@ from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
 from tests.bench.kubectl import many_nodes
-from tests.bench.xdp import hooks, live, peers, services
+from tests.bench.xdp import hooks, live, passed, peers, services
 from tests.leftovers import begin_run
 
 Bench = Callable[[Options], Iterable[Row]]
@@ -66,6 +66,7 @@ BENCHES: dict[str, Bench] = {
     "live": live.run,
     "services": services.run,
     "peers": peers.run,
+    "passed": passed.run,
     "scrape": scrape.run,
 }
 # What --other runs; the first one unless others are named.
@@ -91,7 +92,7 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
     growth, api, sizing, many_nodes, beside, against, programs, programs_live, xdp, live, services,
-    peers or scrape; none means all.
+    peers, passed or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
