@@ -9,6 +9,7 @@ import click
 from ebpflb.cli import explain_text
 from ebpflb.cli import main as on_a_node
 from ebpflb.cli.explain import explain
+from ebpflb.dataplane.kernel.probe import FEATURES
 from ebpflb.dataplane.layout.enums import DropReason, word
 from ebpflb.kubectl import explain as of_nodes
 from ebpflb.kubectl import program as of_the_cluster
@@ -60,6 +61,11 @@ def test_every_verdict_is_there() -> None:
     assert [cells[0] for cells in found][: len(VERDICTS)] == [f"`{each}`" for each in VERDICTS]
     (words,) = [cells[1] for cells in found if cells[0] == "`event`, `verdict`"]
     assert re.findall(r"`(\w+)`", words) == [*FLOW_EVENTS, *VERDICTS]
+
+
+def test_the_doctor_of_the_example_finds_every_feature() -> None:
+    text = (ROOT / "docs/monitoring.md").read_text()
+    assert f"{len(FEATURES)} of {len(FEATURES)} features are available" in text
 
 
 def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
