@@ -27,6 +27,8 @@ FOREIGN_SETTINGS = {"disable-kube-proxy"}
 SETTINGS = {each for option in OPTIONS for each in option.names}
 # Alike, and something else.
 WORDS = {"kube-proxy-config", "EBPFLB_PEERS"}
+# A map of kube-proxy's.
+WORDS |= {"service-nodeports"}
 # Values of Cilium's chart.
 WORDS |= {"bpf.disableExternalIPMitigation", "bpf.lbExternalClusterIP"}
 
