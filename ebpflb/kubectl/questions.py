@@ -132,9 +132,11 @@ def _from_outside(
 
 
 def _external_addresses(service: Object) -> list[str]:
+    """Those whose packets come to nodes: not those of a load balancer that connects by itself."""
     ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
     external = service["spec"].get("externalIPs") or ()
-    return [*(each["ip"] for each in ingress if "ip" in each), *external]
+    served = [each["ip"] for each in ingress if "ip" in each and each.get("ipMode") != "Proxy"]
+    return [*served, *external]
 
 
 def _of_family(addresses: Iterable[str], family: Family) -> list[str]:

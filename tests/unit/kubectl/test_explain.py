@@ -82,6 +82,17 @@ def test_for_a_client_outside_a_service_is_its_addresses_for_clients_outside(thr
     assert asked(three) == [("2001:db8::1", "[fd00::9]:53/udp")] * 3
 
 
+def test_behind_a_load_balancer_that_connects_by_itself_it_is_the_node_port(three):
+    three.objects.texts[SERVICE] = json.dumps(
+        {
+            "spec": {"ports": [{"port": 80, "nodePort": 30080}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.5", "ipMode": "Proxy"}]}},
+        }
+    )
+    three.run("explain", "198.51.100.7", "web")
+    assert asked(three)[0] == ("198.51.100.7", "192.0.2.1:30080/tcp")
+
+
 def test_a_service_without_an_address_for_clients_outside_is_asked_for_by_name(three):
     three.objects.texts[SERVICE] = json.dumps({"spec": {"ports": [{"port": 80}]}})
     three.run("explain", "198.51.100.7", "web")
