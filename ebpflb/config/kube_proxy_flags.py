@@ -25,7 +25,7 @@ MODES = ("iptables", "nftables", "ipvs")
 
 NO_IPVS = "IPVS is not used"
 NOT_IPVS = "the proxy mode is not ipvs"
-NO_MARKS = "packets are not marked"
+NO_MARKS = "what is masqueraded needs no mark"
 # On by default, to be off from 1.40 on (KEP-5707).
 EXTERNAL_IPS_GATE = "AllowServiceExternalIPs"
 NO_GATES = f"kube-proxy's feature gates do not exist here, except {EXTERNAL_IPS_GATE}"

@@ -170,7 +170,7 @@ def test_unknown_fields_and_those_without_effect_are_reported(load):
     assert warnings == [
         "unknown field new is ignored",
         "unknown field iptables.other is ignored",
-        "iptables.masqueradeBit is ignored: packets are not marked",
+        "iptables.masqueradeBit is ignored: what is masqueraded needs no mark",
         "featureGates is ignored: kube-proxy's feature gates do not exist here, "
         "except AllowServiceExternalIPs",
         "logging.vmodule is ignored: all modules have the same verbosity",
