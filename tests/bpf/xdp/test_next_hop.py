@@ -18,15 +18,17 @@ from ebpflb.dataplane.load.source_text import source_text
 from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
 from tests.bpf.harness.loading import Loaded, load
 from tests.bpf.harness.node import (
+    NARROW_ROUTE,
     NO_NEIGHBOUR,
     OVERLAY_MAC,
     OVERLAY_MTU,
     PEER_MAC,
     POD_MAC,
+    ROUTE_MTU,
     ROUTE_REMEMBERED,
     Node,
 )
-from tests.bpf.harness.packets import IPV4, IPV6, End, Kind, with_df
+from tests.bpf.harness.packets import IPV4, IPV6, KINDS, End, Kind, with_df
 from tests.bpf.harness.services import client, external_ip, node_port, remote_backend
 from tests.bpf.xdp.conftest import write_uplinks
 
@@ -154,6 +156,20 @@ def test_a_longer_packet_is_compared_with_the_mtu_of_the_remembered_route(
     assert verdict == Verdict.REDIRECT
     assert lasting.drops() == {DropReason.LB_DROP_TOO_BIG: 1}
     assert outside.sent(source, "A") == TO_OVERLAY
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each.net is IPV4], ids=str)
+def test_the_route_of_a_packet_that_may_be_fragmented_tells_no_mtu(
+    lasting: Datapath, node: Node, kind: Kind, source: End
+):
+    """Its size is not asked about, so that the MTU in the answer is the device's."""
+    _, index = remote_backend(lasting, kind, NARROW_ROUTE[kind.net.remote])
+    whole = kind.frame(source, node_port(lasting, kind, [index]), payload=bytes(ROUTE_MTU))
+    ifindex = node.uplink.ifindex
+    assert lasting.run("lb_host_ingress", whole, ifindex=ifindex).verdict == Verdict.PASS
+    assert not lasting.drops()
+    lasting.run("lb_host_ingress", with_df(whole), ifindex=ifindex)
+    assert lasting.drops() == {DropReason.LB_DROP_TOO_BIG: 1}
 
 
 def test_a_route_without_a_known_neighbour_is_not_remembered(
