@@ -4,8 +4,8 @@
 Metrics and flow records use it to name addresses. It follows the source, not what is programmed.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from ebpflb.model.address import Address
@@ -13,6 +13,7 @@ from ebpflb.model.changes import Kind, ObjectKey, key_of
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.pod import NOBODY, NamedPod
+from ebpflb.model.service import ServicePortName
 from ebpflb.source.interface import SourceEvent
 
 
@@ -70,6 +71,18 @@ class EndpointLocations(Mapping[Address, EndpointLocation]):
         gone, location = self._gone.get(address, NOBODY), self.get(address)
         # A current endpoint is newer than a removed one.
         return NamedPod(location.pod) if location and location.pod not in ("", gone.pod) else gone
+
+    def standing(self, ports: Collection[ServicePortName]) -> Counter[ServicePortName]:
+        """How many endpoint addresses these Service ports have that are not terminating."""
+        found: Counter[ServicePortName] = Counter()
+        services = {name[:2] for name in ports}
+        for piece in list(self._slices.values()):
+            if (piece.namespace, piece.service) in services:
+                count = sum(not each.terminating for each in piece.endpoints)
+                for port in piece.ports:
+                    name = ServicePortName(piece.namespace, piece.service, port.name, port.protocol)
+                    found[name] += count if name in ports else 0
+        return found
 
     def remember(self, address: Address, pod: NamedPod) -> None:
         """Remember the pod of a removed address, and its workload if that was ever known."""

@@ -52,7 +52,7 @@ PROVOKED = {
     "EbpflbSourceErrors",
     "EbpflbSourcePortsUsedUp",
 }
-GONE = {"EbpflbAbsent", "EbpflbAgentDown"}
+GONE = {"EbpflbAbsent", "EbpflbAgentDown", "EbpflbManyAgentsDown"}
 
 
 @dataclass(frozen=True, slots=True)

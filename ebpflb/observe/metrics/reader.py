@@ -33,6 +33,7 @@ from ebpflb.observe.metrics.service_readings import (
     Distribution,
     PortNumbers,
     Reading,
+    add_unusable,
     read_backends,
     read_ports,
 )
@@ -212,7 +213,7 @@ class MapReader:
                 lost=read_lost(maps),
                 xdp=read_xdp(maps),
                 flows=read_distributions(maps),
-                ports=ports if self._series.services else (),
+                ports=add_unusable(labels, ports, self._locations) if self._series.services else (),
                 backends=read_backends(by_backend, labels, self._locations),
             )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readings of Service ports and their backends for /metrics."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
@@ -42,7 +42,8 @@ _NO_ENDPOINTS = Endpoints()
 class PortReading:
     """One Service port. traffic: by frontend type, only types with traffic.
 
-    oldest_seconds is None without connections, imbalance with too few.
+    oldest_seconds is None without connections, imbalance with too few. unusable: endpoints that are
+    not going away, None without traffic or if this node may use any.
     """
 
     labels: PortLabels
@@ -53,6 +54,7 @@ class PortReading:
     cross_zone: int = 0
     oldest_seconds: float | None = None
     imbalance: float | None = None
+    unusable: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,19 @@ def read_ports(
             PortReading(each, counts, endpoints, active, *crossings, age, balance.imbalance)
         )
     return readings
+
+
+def add_unusable(
+    names: Iterable[ServicePortName], ports: Sequence[PortReading], locations: EndpointLocations
+) -> list[PortReading]:
+    """The readings with `unusable`. names: of each port."""
+    named = list(zip(names, ports, strict=True))
+    left = {name for name, port in named if port.traffic and not any(port.endpoints)}
+    standing = locations.standing(left) if left else {}
+    return [
+        replace(port, unusable=standing.get(name, 0)) if name in left else port
+        for name, port in named
+    ]
 
 
 def _in_use(uses: Collection[Use], active: ActiveFlows) -> tuple[int, int | None]:

@@ -44,6 +44,10 @@ _IMBALANCE = (
     "Covers the last 5 to 10 minutes, or less after a change of backends; absent below 10 "
     "connections per backend."
 )
+_UNUSABLE = (
+    "While a port with traffic has no endpoint that this node may use: how many it has that are "
+    "neither going away nor ready."
+)
 _PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] = (
     (
         "connections_total",
@@ -126,6 +130,12 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
         "gauge",
         "Endpoints that this node may use; terminating ones count in that state only.",
         _endpoints(labelled),
+    )
+    yield MetricFamily(
+        "ebpflb_service_unusable_endpoints",
+        "gauge",
+        _UNUSABLE,
+        [(text, count) for text, port in used if (count := port.unusable) is not None],
     )
     yield from _age_and_balance(used)
 

@@ -34,7 +34,13 @@ _EVERYTHING = Reading(
     lost={"ring_full": 1},
     flows={(name, "tc"): Distribution([(float("inf"), 1)], 1.0) for name in FLOW_METRICS},
     ports=[
-        PortReading(_PORT, {FrontendType.CLUSTER_IP: Counts()}, oldest_seconds=1.0, imbalance=1.0)
+        PortReading(
+            _PORT,
+            {FrontendType.CLUSTER_IP: Counts()},
+            oldest_seconds=1.0,
+            imbalance=1.0,
+            unusable=1,
+        )
     ],
     backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Counts(), 1)],
 )

@@ -16,6 +16,7 @@ from tests.e2e.harness.sockets import connected, exchange
 _PORT = 80
 _TAKEN = 10256  # By the agent itself.
 _IN_FORCE_SECONDS = 0.7
+_NOT_READY = {"ready": False, "serving": False, "terminating": False}
 _NOBODY = ["203.0.113.7/32", "2001:db8:113::7/128"]
 
 
@@ -68,10 +69,10 @@ _Load = tuple[Member, str, int, dict[str, Any]]
 
 
 def _bad_services(cluster: Cluster) -> Iterator[ServiceSpec]:
-    """Without endpoints, with dead ones, for no source, with none on node1, for one pod only."""
+    """None ready, dead ones, for no source, none on node1, for one pod only, an address twice."""
     lab = cluster.lab
     there = lab.pods_on("node2")
-    yield cluster.serve(cluster.new(), wait=False)
+    yield _unready(cluster)
     yield cluster.serve(cluster.new(), lab.pods, target_port=9, wait=False)
     limited = cluster.new("LoadBalancer", loadBalancerSourceRanges=_NOBODY)
     yield cluster.serve(limited, lab.pods, wait=False)
@@ -81,6 +82,15 @@ def _bad_services(cluster: Cluster) -> Iterator[ServiceSpec]:
     first = cluster.serve(cluster.new("ClusterIP"), lab.pods, wait=False)
     second = replace(first, name=f"{first.name}-again")
     cluster.serve(second, lab.pods, wait=False)
+
+
+def _unready(cluster: Cluster) -> ServiceSpec:
+    spec = cluster.new()
+    objects = cluster.lab.service(spec, cluster.lab.pods)
+    for endpoint in (each for item in objects for each in item.get("endpoints", ())):
+        endpoint["conditions"] = _NOT_READY
+    cluster.write(spec, objects, wait=False)
+    return spec
 
 
 def _to_good(lab: Lab, spec: ServiceSpec) -> Iterator[_Load]:

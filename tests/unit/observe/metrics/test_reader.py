@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services over maps in memory, the counters that programs would write there, and the scrape."""
 
+from dataclasses import replace
 from math import inf
 from sys import byteorder
 
@@ -25,7 +26,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
-from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints
+from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
@@ -309,6 +310,32 @@ def pods(*texts, **fields) -> EndpointSlice:
     return EndpointSlice(
         "default", f"web-{texts[0]}", "web", Family.IPV4, (), PackedEndpoints(endpoints)
     )
+
+
+def standing(*texts, **fields) -> EndpointSlice:
+    """As pods(), of the port of the Service."""
+    return replace(pods(*texts, **fields), ports=(SlicePort("", Protocol.TCP, 8080),))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "unusable"),
+    [
+        ([], 0),
+        ([standing(POD, OTHER_POD, ready=False), standing("10.1.0.3", ready=False)], 3),
+        ([standing(POD, ready=False, terminating=True)], 0),
+        ([replace(standing(POD, ready=False), service="other")], 0),
+        ([replace(standing(POD), ports=(SlicePort("", Protocol.UDP, 8080),))], 0),
+    ],
+    ids=["scaled to zero", "not ready", "going away", "of another Service", "of another port"],
+)
+def test_a_port_that_is_refused_says_whether_it_has_endpoints_at_all(world, pieces, unusable):
+    world.note(*pieces)
+    world.serve(frontend())
+    assert world.port().unusable is None
+    world.count("lb_count_front", 0, refused=1)
+    assert world.port().unusable == unusable
+    world.serve(frontend(choice=BOTH))
+    assert world.port().unusable is None
 
 
 @pytest.fixture

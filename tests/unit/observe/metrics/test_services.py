@@ -30,7 +30,7 @@ READING = Reading(
     flows={("ebpflb_flow_rtt_seconds", "tc"): Distribution([(0.5, 1), (inf, 3)], 4.5)},
     ports=[
         PortReading(
-            LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25
+            LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25, 8
         ),
         PortReading(LABELS._replace(service="idle")),
     ],
@@ -51,6 +51,7 @@ NAMES = {
     "service_cross_zone_connections": ("counter", PORT),
     "service_imbalance_ratio": ("gauge", PORT),
     "service_oldest_connection_seconds": ("gauge", PORT),
+    "service_unusable_endpoints": ("gauge", PORT),
     "endpoint_first_connection_seconds": ("histogram", {"le"}),
     "backend_connections": ("counter", PORT | {"backend", "node", "zone"}),
     "backend_failed": ("counter", PORT | {"backend", "node", "zone"}),
@@ -106,6 +107,7 @@ def test_values_are_those_of_the_reading(page):
     assert found["ebpflb_service_cross_zone_connections_total",] == 6
     assert found["ebpflb_service_oldest_connection_seconds",] == 7.5
     assert found["ebpflb_service_imbalance_ratio",] == 1.25
+    assert found["ebpflb_service_unusable_endpoints",] == 8
 
 
 def test_values_of_backends_drops_and_flows(page):
