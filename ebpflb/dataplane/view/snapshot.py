@@ -77,6 +77,11 @@ class BackendEntry(NamedTuple):
     serving: bool
     ejection: EjectionState
 
+    @property
+    def is_served(self) -> bool:
+        """Whether it is still an endpoint that serves."""
+        return self.usable or self.serving or self.ejection is EjectionState.EJECTED
+
 
 class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
     """The backends of each Service port, by index.

@@ -96,7 +96,6 @@ class Traffic:
 
 
 def _backend(entry: BackendEntry, active: int, counts: Counts) -> BackendTraffic:
-    is_served = entry.usable or entry.serving or entry.ejection is EjectionState.EJECTED
     return BackendTraffic(
         entry.local,
         entry.terminating,
@@ -104,5 +103,5 @@ def _backend(entry: BackendEntry, active: int, counts: Counts) -> BackendTraffic
         active,
         counts,
         entry.ejection,
-        removed=not is_served,
+        removed=not entry.is_served,
     )

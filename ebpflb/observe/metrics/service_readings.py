@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
-from ebpflb.dataplane.layout.records import LOCAL, TERMINATING, USABLE
+from ebpflb.dataplane.layout.records import LOCAL, SERVING, TERMINATING, USABLE
 from ebpflb.dataplane.view.counts import ActiveFlows, Use
 from ebpflb.dataplane.view.snapshot import BackendGroups, Snapshot
 from ebpflb.dataplane.view.traffic import BackendTraffic, TrafficByBackend, TrafficByType
@@ -43,7 +43,8 @@ class PortReading:
     """One Service port. traffic: by frontend type, only types with traffic.
 
     oldest_seconds is None without connections, imbalance with too few. unusable: endpoints that are
-    not going away, None without traffic or if this node may use any.
+    not going away, None without traffic or if this node may use any. on_removed: the active ones of
+    endpoints that no longer serve.
     """
 
     labels: PortLabels
@@ -55,6 +56,7 @@ class PortReading:
     oldest_seconds: float | None = None
     imbalance: float | None = None
     unusable: int | None = None
+    on_removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,16 @@ def read_ports(
         endpoints = _endpoints(snapshot.backends, name)
         crossings = balance.cross_node, balance.cross_zone
         readings.append(
-            PortReading(each, counts, endpoints, active, *crossings, age, balance.imbalance)
+            PortReading(
+                each,
+                counts,
+                endpoints,
+                active,
+                *crossings,
+                age,
+                balance.imbalance,
+                on_removed=_on_removed(snapshot, name, uses),
+            )
         )
     return readings
 
@@ -166,6 +177,17 @@ def _in_use(uses: Collection[Use], active: ActiveFlows) -> tuple[int, int | None
     """How many flows use these backends, and when the oldest one began."""
     began = [start for use in uses if (start := active.oldest.get(use)) is not None]
     return sum(active.flows.get(use, 0) for use in uses), min(began, default=None)
+
+
+def _on_removed(snapshot: Snapshot, name: ServicePortName, uses: Collection[Use]) -> int:
+    """How many flows use backends that are removed as in TrafficByBackend."""
+    flags, flows = snapshot.backends.flags, snapshot.active.flows
+    if not any(flows.get(use, 0) and not flags[use[0]] & (USABLE | SERVING) for use in uses):
+        return 0
+    group = snapshot.backends[name]
+    served = {(each.address, each.port) for each in group if each.is_served}
+    gone = (each for each in group if (each.address, each.port) not in served)
+    return sum(map(snapshot.active_of, gone))
 
 
 def _endpoints(backends: BackendGroups, name: ServicePortName) -> Endpoints:

@@ -126,6 +126,12 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
         [(labels, port.active) for labels, port in used],
     )
     yield MetricFamily(
+        "ebpflb_service_removed_endpoint_connections",
+        "gauge",
+        "Current connections and flows of endpoints that were deleted, or are not ready any more.",
+        [(labels, port.on_removed) for labels, port in used],
+    )
+    yield MetricFamily(
         "ebpflb_service_endpoints",
         "gauge",
         "Endpoints that this node may use; terminating ones count in that state only.",

@@ -12,7 +12,7 @@ import pytest
 from ebpflb.lab import LabNode, Member
 from ebpflb.lab.ask import enough
 from tests.e2e.harness.cluster import Cluster, started, stopped
-from tests.e2e.harness.command import ebpflb, error_line
+from tests.e2e.harness.command import ebpflb, error_line, metric
 from tests.e2e.harness.questions import answers
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
@@ -121,6 +121,8 @@ def test_connections_that_stay_on_removed_pods_are_reported(served, own_lab, ver
             "24 of 24 connections on removed pods",
             *(f"new pod default/{pod.name} idle" for pod in new),
         ]
+        labels = f'namespace="default",service="{spec.name}",port="tcp",protocol="TCP"'
+        assert metric(node, f"ebpflb_service_removed_endpoint_connections{{{labels}}}") == 24
         (where,) = {":" in each["address"] for each in row["backends"] if each["removed"]}
         assert where is (version == 6)
         shown = top_once(node, "--service", spec.name, "--backends", COLUMNS="40")

@@ -187,6 +187,21 @@ def test_what_is_there_now_and_since_when(world):
     assert (port.active, port.oldest_seconds) == (2, 10.0)
 
 
+def test_connections_of_endpoints_that_are_gone(world):
+    world.count("lb_count_front", 0, connections=3)
+    for number, place in enumerate((0, 1, 1)):
+        world.flow(number, backend=place, created=90 * SECOND)
+    assert world.port().on_removed == 0
+    world.serve(frontend(choice=backends(POD), serving=backends(OTHER_POD).backends))
+    assert world.port().on_removed == 0
+    world.serve(frontend(choice=backends(POD)))
+    assert (world.port().active, world.port().on_removed) == (3, 2)
+    world.serve(frontend())
+    assert world.port().on_removed == 3
+    world.serve(frontend(choice=BOTH))
+    assert (world.port().active, world.port().on_removed) == (3, 0)
+
+
 def test_connections_that_leave_the_node_and_its_zone(world):
     world.note(Node("node-a", zone="z1"), pods(POD, zone="z2"), pods(OTHER_POD, zone="z1"))
     world.count("lb_count_front", 0, connections=10)

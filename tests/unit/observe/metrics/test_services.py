@@ -30,7 +30,7 @@ READING = Reading(
     flows={("ebpflb_flow_rtt_seconds", "tc"): Distribution([(0.5, 1), (inf, 3)], 4.5)},
     ports=[
         PortReading(
-            LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25, 8
+            LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25, 8, 9
         ),
         PortReading(LABELS._replace(service="idle")),
     ],
@@ -52,6 +52,7 @@ NAMES = {
     "service_imbalance_ratio": ("gauge", PORT),
     "service_oldest_connection_seconds": ("gauge", PORT),
     "service_unusable_endpoints": ("gauge", PORT),
+    "service_removed_endpoint_connections": ("gauge", PORT),
     "endpoint_first_connection_seconds": ("histogram", {"le"}),
     "backend_connections": ("counter", PORT | {"backend", "node", "zone"}),
     "backend_failed": ("counter", PORT | {"backend", "node", "zone"}),
@@ -108,6 +109,7 @@ def test_values_are_those_of_the_reading(page):
     assert found["ebpflb_service_oldest_connection_seconds",] == 7.5
     assert found["ebpflb_service_imbalance_ratio",] == 1.25
     assert found["ebpflb_service_unusable_endpoints",] == 8
+    assert found["ebpflb_service_removed_endpoint_connections",] == 9
 
 
 def test_values_of_backends_drops_and_flows(page):
