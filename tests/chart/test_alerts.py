@@ -33,9 +33,10 @@ def promtool(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def firing(name: str, expected: int) -> Object:
-    """A promtool test: the number of alerts of that name that fire."""
-    expression = f'count(ALERTS{{alertname="{name}", alertstate="firing"}}) or vector(0)'
+def firing(name: str, expected: int, cluster: str = ".*") -> Object:
+    """A promtool test: the number of alerts of that name that fire, in clusters with such names."""
+    chosen = f'alertname="{name}", alertstate="firing", cluster=~"{cluster}"'
+    expression = f"count(ALERTS{{{chosen}}}) or vector(0)"
     answer = [{"labels": "{}", "value": expected}]
     return {"expr": expression, "eval_time": "50m", "exp_samples": answer}
 
@@ -71,6 +72,31 @@ def test_promtool_finds_every_alert_to_fire_as_it_should(case: str, tmp_path: Pa
         }
         for name, cases in CASES.items()
     ]
+    text = yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m"})
+    (tmp_path / "tests.yaml").write_text(text + yaml.safe_dump({"tests": tests}))
+    done = promtool("test", "rules", "tests.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_prometheus_tells_clusters_apart(tmp_path: Path) -> None:
+    write_rules(alerts(), tmp_path / "rules.yaml")
+    tests = []
+    for name, cases in CASES.items():
+        series = {
+            key.replace("{", f'{{cluster="{cluster}", ', 1): text
+            for cluster, case in (("east", "fires"), ("west", "quiet"))
+            for key, text in cases[case].items()
+        }
+        if name == "EbpflbAbsent":
+            series['ebpflb_build_info{cluster="east", instance="a"}'] = "1x20"
+        tests.append(
+            {
+                "name": name,
+                "interval": "1m",
+                "input_series": [{"series": key, "values": text} for key, text in series.items()],
+                "promql_expr_test": [firing(name, 1), firing(name, 1, cluster="east")],
+            }
+        )
     text = yaml.safe_dump({"rule_files": ["rules.yaml"], "evaluation_interval": "1m"})
     (tmp_path / "tests.yaml").write_text(text + yaml.safe_dump({"tests": tests}))
     done = promtool("test", "rules", "tests.yaml", cwd=tmp_path)

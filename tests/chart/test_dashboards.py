@@ -21,6 +21,8 @@ ALL = dashboards()
 # Units of Grafana; it shows an unknown one as text after the number.
 UNITS = {"Bps", "bytes", "cps", "none", "percentunit", "pps", "s", "short"}
 KINDS = {"bargauge", "heatmap", "stat", "table", "timeseries"}
+# Two clusters may have the same.
+OF_ONE_CLUSTER = {"node", "instance", "namespace", "service", "backend", "file"}
 LEGEND = re.compile(r"\{\{(\w+)\}\}")
 
 each_dashboard = pytest.mark.parametrize("dashboard", ALL, ids=lambda each: each.path.stem)
@@ -114,7 +116,20 @@ def test_every_expression_is_about_what_the_agent_exposes(dashboard: Dashboard) 
         assert used <= set(known), query
         has = OF_TARGETS.union({"le"}, *(known[name] for name in used))
         assert labels_of(query.expression) <= has, query
-        assert query.expression.count('job=~"$job", instance=~"$instance"') >= len(used), query
+        chosen = 'cluster=~"$cluster", job=~"$job", instance=~"$instance"'
+        assert query.expression.count(chosen) >= len(used), query
+
+
+@each_dashboard
+def test_clusters_are_told_apart_and_need_no_label(dashboard: Dashboard) -> None:
+    variable = dashboard.variables["cluster"]
+    assert re.fullmatch(variable["allValue"], "")
+    assert variable["current"]["value"] == ["$__all"]
+    for query in dashboard.queries():
+        for names in re.findall(r"\bby \(([^)]*)\)", query.expression):
+            assert not OF_ONE_CLUSTER & set(names.split(", ")) or "cluster" in names, query
+    text = dashboard.path.read_text()
+    assert text.count("${cluster:queryparam}") == text.count('"/d/')
 
 
 @each_dashboard

@@ -18,9 +18,10 @@ from ebpflb.observe.metrics.service_readings import (
 )
 
 METRIC = re.compile(r"\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
-# Series that Prometheus adds for each scrape, and labels that the chart's monitors add.
+# Series that Prometheus adds for each scrape, and labels that the chart's monitors add; cluster is
+# one that their relabelings may add.
 OF_PROMETHEUS = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
-OF_TARGETS = frozenset({"job", "instance", "node"})
+OF_TARGETS = frozenset({"job", "instance", "node", "cluster"})
 
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 _GROUPING = re.compile(r"\b(?:by|without|on)\s*\(([\w, ]+)\)")
