@@ -22,6 +22,7 @@ from ebpflb.cli.options import (
     namespace_options,
     options,
     output_option,
+    service_option,
     words_option,
 )
 from ebpflb.cli.render import emit, has_colours, terminal_width
@@ -170,7 +171,7 @@ def _address_or_pod(text: object) -> None:
 
 filter_options = options(
     click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
-    click.option("--service", metavar="[NS/]NAME", help="Only show flows to this Service."),
+    service_option,
     click.option(
         "--from",
         "source",

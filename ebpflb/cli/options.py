@@ -17,6 +17,26 @@ DEFAULT_NAMESPACE = "default"
 Decorator = Callable[[Any], Any]
 
 
+class KnownNames(NamedTuple):
+    """The object of a context in which names can be completed, from the options given so far."""
+
+    services: Callable[[Mapping[str, Any]], Iterable[str]]
+    nodes: Callable[[Mapping[str, Any]], Iterable[str]]
+
+
+def completed(
+    which: Callable[[KnownNames], Callable[[Mapping[str, Any]], Iterable[str]]],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What completes a name of this kind: nothing without KnownNames."""
+
+    def complete(ctx: click.Context, _param: click.Parameter, given: str) -> list[CompletionItem]:
+        known = ctx.find_object(KnownNames)
+        found = which(known)(ctx.params) if known else ()
+        return [CompletionItem(name) for name in found if name.startswith(given)]
+
+    return complete
+
+
 def options(*each: Decorator) -> Decorator:
     """One decorator for several options, in the order of --help."""
     return lambda command: reduce(lambda made, option: option(made), reversed(each), command)
@@ -70,8 +90,14 @@ output_option: Decorator = click.option(
 name_namespace_option: Decorator = click.option(
     "-n", "--namespace", metavar="NS", help="Namespace for names without one."
 )
+complete_service = completed(lambda known: known.services)
+complete_node = completed(lambda known: known.nodes)
 service_option: Decorator = click.option(
-    "--service", metavar="[NS/]NAME", callback=_with_a_name, help="Only show this Service."
+    "--service",
+    metavar="[NS/]NAME",
+    callback=_with_a_name,
+    shell_complete=complete_service,
+    help="Only show this Service.",
 )
 watch_option: Decorator = click.option(
     "-w", "--watch", is_flag=True, help="Keep refreshing until Ctrl-C."

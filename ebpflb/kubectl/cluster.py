@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from ebpflb.cli.compact import from_compact
-from ebpflb.cli.options import Output, options
+from ebpflb.cli.options import Output, complete_node, options
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
 from ebpflb.errors import ClusterError
@@ -223,6 +223,7 @@ _cluster_options = options(
         "--node",
         multiple=True,
         metavar="NAME",
+        shell_complete=complete_node,
         help="Only ask the agent of this node; may be given several times.",
     ),
 )

@@ -27,7 +27,12 @@ from ebpflb.cli.explain_text import (
     problem,
     rendered,
 )
-from ebpflb.cli.options import Output, name_namespace_option, output_option
+from ebpflb.cli.options import (
+    Output,
+    complete_service,
+    name_namespace_option,
+    output_option,
+)
 from ebpflb.cli.render import emit, terminal_width
 from ebpflb.cli.table import Column, TextTable, visible
 from ebpflb.config.values import socket_address
@@ -85,7 +90,7 @@ Examples:
 """,
 )
 @click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("target", metavar="DST", shell_complete=complete_service)
 @name_namespace_option
 @output_option
 @cluster_command
