@@ -19,12 +19,16 @@ Result = TypeVar("Result")
 
 
 class Request(NamedTuple):
-    """hosts: the values of the Host header. accept: of all Accept headers, with commas."""
+    """hosts: the values of the Host header.
+
+    accept, encodings: of all Accept and Accept-Encoding headers, with commas.
+    """
 
     method: str
     target: str
     hosts: tuple[str, ...] = ()
     accept: str = ""
+    encodings: str = ""
 
 
 class Answer(NamedTuple):

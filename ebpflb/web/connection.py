@@ -59,8 +59,11 @@ class Connection:
             raise h11.RemoteProtocolError("not HTTP/1", status)
         headers = [(name, value.decode("latin-1")) for name, value in event.headers]
         hosts = tuple(value for name, value in headers if name == b"host")
-        accept = ",".join(value for name, value in headers if name == b"accept")
-        return Request(event.method.decode(), event.target.decode(), hosts, accept)
+        accept, encodings = (
+            ",".join(value for name, value in headers if name == wanted)
+            for wanted in (b"accept", b"accept-encoding")
+        )
+        return Request(event.method.decode(), event.target.decode(), hosts, accept, encodings)
 
     async def _write_whole(self, answer: Answer) -> None:
         self._begin(answer, **{"Content-Length": str(len(answer.body))})

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import gzip
 import http.client
 import json
 import logging
@@ -211,3 +212,31 @@ def test_who_wants_another_form_does_not_get_what_is_being_made(http_server):
         first.join()
         server.stop()
     assert found == [b"text"]
+
+
+@pytest.mark.parametrize(
+    ("encodings", "is_compressed"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("", False),
+        ("br", False),
+        ("gzip; q=0", False),
+        ("gzip;q=0.000, deflate", False),
+    ],
+)
+def test_long_answers_are_compressed_for_those_who_accept_it(http_server, encodings, is_compressed):
+    page = b"one_series 1\n" * 10_000
+    routes = {"/metrics": lambda: Answer(page), "/short": lambda: Answer(b"x")}
+    server = TcpPort(http_server, ("127.0.0.1", 0), slow(routes))
+    server.start()
+    headers = {"Accept-Encoding": encodings}
+    status, told, body = get(server, "/metrics", **headers)
+    assert status == HTTPStatus.OK
+    assert told.get("Content-Encoding", "") == ("gzip" if is_compressed else "")
+    assert (gzip.decompress(body) if is_compressed else body) == page
+    assert (len(body) < len(page) // 10) == is_compressed
+    assert get(server, "/metrics", "HEAD", **headers)[1]["Content-Length"] == str(len(body))
+    assert get(server, "/short", **headers)[2] == b"x"
+    assert get(server, "/none", **headers)[0] == HTTPStatus.NOT_FOUND
+    server.stop()
