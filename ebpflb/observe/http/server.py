@@ -22,7 +22,7 @@ client gets the first that it accepts.
 """
 
 _METHODS = ("GET", "HEAD")
-# The fastest level makes the metrics of many Services a sixteenth as long.
+# Even the fastest level makes the metrics of many Services a twentieth as long.
 _GZIP_LEVEL = 1
 _LEAST_COMPRESSED = 1024
 _NEVER = re.compile(r"q=0(\.0*)?")
