@@ -78,8 +78,6 @@ class Ours:
 
     def _sent(self, frame: bytes, ifindex: int) -> bytes:
         action, sent = self.datapath.run_xdp(frame, ifindex=ifindex)
-        if action == XdpAction.PASS:  # the one in a second by which the stack asks the neighbour
-            action, sent = self.datapath.run_xdp(frame, ifindex=ifindex)
         if action not in (XdpAction.TX, XdpAction.REDIRECT):
             raise BenchError(f"a packet was not forwarded: {self.datapath.xdp_results()}")
         return sent
