@@ -21,7 +21,7 @@ from tests.bench.harness.cpu import one_cpu
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row
 from tests.bench.harness.rounds import in_turns, span
-from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction
+from tests.bpf.harness.datapath import Datapath, Verdict, XdpAction, skb_context
 from tests.bpf.harness.loading import ALONE, Loaded, load
 from tests.bpf.harness.node import Node, Tap
 from tests.bpf.harness.numbers import u32
@@ -34,7 +34,6 @@ _PROGRAMS = ("lb_xdp", "lb_host_ingress")
 _WAYS = {"nothing": 0, "reflect": 1, "translate": 2}
 _RUNS = 1_000_000
 _SIZE = 80
-_CONTEXT, _IFINDEX_AT = 192, 40
 _KINDS = [Kind(net, proto) for net in (IPV4, IPV6) for proto in (Protocol.TCP, Protocol.UDP)]
 
 
@@ -72,10 +71,8 @@ def _rows(loaded: Mapping[str, Loaded], node: Node, kind: Kind, options: Options
         return _checked(done, way, XdpAction.REDIRECT)
 
     def at_tc(way: str) -> float:
-        context = bytearray(_CONTEXT)
-        context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
         program = loaded[way].programs["lb_host_ingress"]
-        done = prog_test_run(program, _blank(kind), ctx=bytes(context), repeat=runs)
+        done = prog_test_run(program, _blank(kind), ctx=skb_context(ifindex), repeat=runs)
         return _checked(done, way, Verdict.REDIRECT)
 
     measures = {f"xdp {way}": partial(at_xdp, way) for way in _WAYS}

@@ -15,17 +15,15 @@ from tests.bench.harness.cpu import one_cpu
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row
 from tests.bench.harness.rounds import Measure, in_turns, span
-from tests.bpf.harness.datapath import Datapath, Verdict
+from tests.bpf.harness.datapath import Datapath, Verdict, skb_context
 from tests.bpf.harness.loading import Loaded, load
 from tests.bpf.harness.node import Node
-from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import IPV4, IPV6, KINDS, End, Kind
 from tests.bpf.harness.programs import prog_test_run
 from tests.bpf.harness.services import CLIENT_PORT, node_addresses, node_port, remote_backend
 
 _HOOKS = ("lb_pod_ingress", "lb_host_egress", "lb_host_ingress", "lb_pod_egress")
 _RUNS = 1_000_000
-_CONTEXT, _IFINDEX_AT = 192, 40
 _ARP = b"\x08\x06"
 _MOST_NS = 15
 
@@ -55,13 +53,11 @@ def _serve(datapath: Datapath, node: Node, kind: Kind) -> None:
 def _row(loaded: Loaded, node: Node, kind: Kind, hook: str, options: Options) -> Row:
     source, target = End(kind.net.pod, CLIENT_PORT), End(kind.net.remote, CLIENT_PORT)
     frame = bytes(kind.frame(source, target, "A"))
-    context = bytearray(_CONTEXT)
-    tap = node.pod if "pod" in hook else node.uplink
-    context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(tap.ifindex)
+    context = skb_context((node.pod if "pod" in hook else node.uplink).ifindex)
 
     def measured(given: bytes) -> float:
         program, runs = loaded.programs[hook], options.scaled(_RUNS)
-        done = prog_test_run(program, given, ctx=bytes(context), repeat=runs)
+        done = prog_test_run(program, given, ctx=context, repeat=runs)
         if done.retval != Verdict.PASS or done.packet != given:
             raise BenchError(f"{hook}: the packet did not pass: {done.retval}")
         return done.duration

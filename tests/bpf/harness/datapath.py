@@ -66,6 +66,14 @@ _CONTEXT_BYTES = 192
 _IFINDEX_AT, _GSO_SIZE_AT = 40, 176
 
 
+def skb_context(ifindex: int, gso_size: int = 0) -> bytes:
+    """The struct __sk_buff of a frame from this device, for a test run at tc."""
+    context = bytearray(_CONTEXT_BYTES)
+    context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
+    context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
+    return bytes(context)
+
+
 class Verdict(IntEnum):
     """TC_ACT_*: continue with the next program, drop, or redirect as a helper has set up."""
 
@@ -278,10 +286,7 @@ class Datapath:
         self, program: str, frame: bytes, *, ifindex: int, gso_size: int = 0
     ) -> tuple[int, bytes]:
         """As `run()`, with the frame left as bytes."""
-        context = bytearray(_CONTEXT_BYTES)
-        context[_IFINDEX_AT : _IFINDEX_AT + 4] = u32(ifindex)
-        context[_GSO_SIZE_AT : _GSO_SIZE_AT + 4] = u32(gso_size)
-        run = prog_test_run(self._programs[program], frame, ctx=bytes(context))
+        run = prog_test_run(self._programs[program], frame, ctx=skb_context(ifindex, gso_size))
         return run.retval, run.packet
 
     def run_xdp(self, frame: bytes, *, ifindex: int) -> tuple[XdpAction, bytes]:
