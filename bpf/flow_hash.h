@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * A hash of client and frontend. It is the same on all nodes, and model/flow_hash.py computes it
+ * A hash of client and frontend. It is the same on all nodes, and dataplane/explain/flow_hash.py computes it
  * too: it has no per-node seed, and words are in network byte order. It is 32-bit MurmurHash3
  * (Austin Appleby, public domain) over these words.
  */

@@ -113,7 +113,7 @@ def verbose_option(text: str) -> Callable[[Any], Any]:
             "run": "ebpflb.cli.run:run",
             "status": "ebpflb.cli.status:status",
             "services": "ebpflb.cli.services:services",
-            "conntrack": "ebpflb.cli.maps:conntrack",
+            "connections": "ebpflb.cli.connections:connections",
             "maps": "ebpflb.cli.maps:maps",
             "top": "ebpflb.cli.top:top",
             "flows": "ebpflb.cli.flows:flows",

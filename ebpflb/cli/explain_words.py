@@ -99,3 +99,9 @@ def address_or_name(name: str, port: str, namespace: str | None) -> AddressOrNam
         if not _NAME.fullmatch(name):
             return None
         return AddressOrName(None, ServiceName(*full_name(name, namespace).split("/")), port)
+
+
+def address_or_pod(text: object) -> None:
+    """ValueError for anything but an address or [NAMESPACE/]POD."""
+    if address_or_name(str(text), "", None) is None:
+        raise ValueError(f"{text!r}: want an address or [NAMESPACE/]POD")

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from ebpflb.cli.agent_client import query_socket as socket_path
 from ebpflb.cli.agent_client import query_socket_option, stream
-from ebpflb.cli.explain_words import address_or_name
+from ebpflb.cli.explain_words import address_or_pod
 from ebpflb.cli.options import (
     Output,
     checked,
@@ -53,7 +53,8 @@ def _when(flow: Flow) -> str:
     return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
 
 
-def _end(end: FlowClient | None) -> str:
+def end_of(end: FlowClient | None) -> str:
+    """The pod or the address, with the port; empty if unknown."""
     if end is None:
         return ""
     if not end.port:
@@ -93,7 +94,8 @@ def _volume(flow: Flow) -> str:
     return f"{size(flow.bytes.original)}/{size(flow.bytes.reply)}" if flow.bytes else ""
 
 
-def _time(seconds: float | None) -> str:
+def time_of(seconds: float | None) -> str:
+    """In a suitable unit; empty if unknown."""
     if seconds is None:
         return ""
     for limit, factor, unit in _STEPS:
@@ -107,20 +109,20 @@ def _time(seconds: float | None) -> str:
 
 def _took(seconds: float | None) -> str:
     """A flow within one tick of the kernel's clock took less than the longest tick there is."""
-    return "<10ms" if seconds == 0 else _time(seconds)
+    return "<10ms" if seconds == 0 else time_of(seconds)
 
 
 COLUMNS: Sequence[Column[Flow]] = (
     Column("TIME", _when, width=19),
     Column("NODE", lambda flow: flow.node, width=12),
     Column("VERDICT", lambda flow: flow.verdict, width=9),
-    Column("CLIENT", lambda flow: _end(flow.client) or "?", width=22),
+    Column("CLIENT", lambda flow: end_of(flow.client) or "?", width=22),
     Column("SERVICE", _service, width=28),
-    Column("BACKEND", lambda flow: _end(flow.backend), width=22),
+    Column("BACKEND", lambda flow: end_of(flow.backend), width=22),
     Column("PATH", lambda flow: flow.path, width=6),
     Column("BYTES", _volume, width=15),
     Column("TOOK", lambda flow: _took(flow.seconds), width=6),
-    Column("RTT", lambda flow: _time(flow.rtt_seconds), width=6),
+    Column("RTT", lambda flow: time_of(flow.rtt_seconds), width=6),
     Column("WHY", _why),
 )
 _VERDICT = "VERDICT"
@@ -164,11 +166,6 @@ def _block(titles: Sequence[str], cells: Sequence[str], width: int) -> Iterator[
         )
 
 
-def _address_or_pod(text: object) -> None:
-    if address_or_name(str(text), "", None) is None:
-        raise ValueError(f"{text!r}: want an address or [NAMESPACE/]POD")
-
-
 filter_options = options(
     click.option("-f", "--follow", is_flag=True, help="Keep showing new flows."),
     service_option,
@@ -176,14 +173,14 @@ filter_options = options(
         "--from",
         "source",
         metavar="ADDR|[NS/]POD",
-        callback=checked(_address_or_pod),
+        callback=checked(address_or_pod),
         help="Only show flows from this client.",
     ),
     click.option(
         "--to",
         "target",
         metavar="ADDR|[NS/]POD",
-        callback=checked(_address_or_pod),
+        callback=checked(address_or_pod),
         help="Only show flows to this frontend or backend.",
     ),
     words_option("--verdict", VERDICTS, f"Any of: {', '.join(VERDICTS)} (see below)."),

@@ -11,7 +11,7 @@ from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit
 from ebpflb.cli.services import frontend_lines, frontends_of, plain_frontends
 from ebpflb.cli.table import Column, TextTable, size
-from ebpflb.config.values import nearest, socket_address
+from ebpflb.config.values import nearest
 
 if TYPE_CHECKING:
     from ebpflb.dataplane.view.dump import Element, MapFill
@@ -107,36 +107,6 @@ def _raw_lines(raw: Mapping[str, "list[Element]"]) -> "Iterator[str | TextTable[
         yield TextTable(_RAW, elements)
 
 
-@click.command(
-    epilog="""\b
-Like `ipvsadm -Lnc`: one line per flow. BEGAN and SILENT: seconds since its first and since its
-last packet. Connections that socket LB handles have no conntrack entry; for these, it shows the
-number of sockets per frontend and backend.
-
-\b
-Examples:
-  ebpflb conntrack
-  ebpflb conntrack -o jsonl | jq 'select(.state == "opening")'
-"""
-)
-@bpffs_option
-@output_option
-def conntrack(bpffs_root: str | None, output: Output) -> None:
-    """List the conntrack entries of this node."""
-    from ebpflb.dataplane.explain.known_flow import socket_counts, tracked_flows
-
-    opened = open_pins(pin_root(bpffs_root))[1]
-    flows, sockets = tracked_flows(opened), socket_counts(opened)
-    found = [*(each._asdict() for each in flows), *(each._asdict() for each in sockets)]
-    emit(found, output, lambda: [TextTable(_ENTRIES, found)])
-
-
-def _client(entry: Mapping[str, Any]) -> str:
-    if "client" in entry:
-        return socket_address(entry["client"], entry["client_port"])
-    return f"{entry['sockets']} socket{'s' * (entry['sockets'] != 1)}"
-
-
 def _words(value: Any, prefix: str = "") -> str:
     """A plain value on one line: a=1 b.c=2, lists with commas."""
     if isinstance(value, dict):
@@ -157,13 +127,4 @@ _RAW: "Sequence[Column[Element]]" = (
     Column("", lambda each: f"  {_words(each.key)}"),
     Column("", lambda _: "->"),
     Column("", lambda each: _words(each.value)),
-)
-_ENTRIES: Sequence[Column[Mapping[str, Any]]] = (
-    Column("", lambda each: each["protocol"]),
-    Column("STATE", lambda each: each.get("state", "socket LB")),
-    Column("CLIENT", _client),
-    Column("FRONTEND", lambda each: socket_address(each["frontend"], each["frontend_port"])),
-    Column("BACKEND", lambda each: socket_address(each["backend"], each["backend_port"])),
-    Column("BEGAN", lambda each: int(each["age"]) if "age" in each else "-"),
-    Column("SILENT", lambda each: int(each["silent"]) if "silent" in each else "-"),
 )

@@ -21,7 +21,7 @@ from ebpflb.cli.compact.rates import port_row
 from ebpflb.cli.options import Output, chosen, list_options
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit, is_screen, repeat, text_lines
-from ebpflb.cli.top_table import (
+from ebpflb.cli.tables.top import (
     SORT_NAMES,
     chosen_by,
     ordered,

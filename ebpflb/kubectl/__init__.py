@@ -17,6 +17,7 @@ NAME = "kubectl ebpflb"
     commands=Commands(
         {
             "flows": "ebpflb.kubectl.flows:flows",
+            "connections": "ebpflb.kubectl.connections:connections",
             "explain": "ebpflb.kubectl.explain:explain",
             "top": "ebpflb.kubectl.top:top",
             "services": "ebpflb.kubectl.services:services",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ebpflb.cli.options import chosen, list_options, watch_option
-from ebpflb.cli.top_table import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
+from ebpflb.cli.tables.top import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.model.flow import BackendRate, ServiceRate

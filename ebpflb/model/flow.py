@@ -21,14 +21,14 @@ LONGEST_NAME = 253
 LONGEST_POD = 2 * LONGEST_NAME + 1
 _MOST = 1 << 60
 
-_Word = Annotated[str, Meta(max_length=64)]
-_Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+Word = Annotated[str, Meta(max_length=64)]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 # NAMESPACE/NAME, KIND/NAME.
-_PodName = Annotated[str, Meta(max_length=LONGEST_POD)]
-_IpAddress = Annotated[str, Meta(max_length=45)]
-_PortNumber = Annotated[int, Meta(ge=0, le=65535)]
-_Count = Annotated[int, Meta(ge=0, le=_MOST)]
-_Seconds = Annotated[float, Meta(ge=0, le=_MOST)]
+PodName = Annotated[str, Meta(max_length=LONGEST_POD)]
+IpAddress = Annotated[str, Meta(max_length=45)]
+PortNumber = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=0, le=_MOST)]
+Seconds = Annotated[float, Meta(ge=0, le=_MOST)]
 _Time = Annotated[
     str,
     Meta(pattern=r"^(19[7-9]|2\d\d)\d-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-6]\d\.\d{9}Z\Z"),
@@ -38,49 +38,49 @@ _Time = Annotated[
 class FlowFrontend(Struct, kw_only=True, omit_defaults=True):
     """type: a FrontendType."""
 
-    address: _IpAddress
-    port: _PortNumber
-    type: _Word = ""
+    address: IpAddress
+    port: PortNumber
+    type: Word = ""
 
 
 class FlowClient(Struct, kw_only=True, omit_defaults=True):
     """port: 0 if the socket had no address yet."""
 
-    address: _IpAddress
-    port: _PortNumber = 0
-    pod: _PodName = ""
-    workload: _PodName = ""
+    address: IpAddress
+    port: PortNumber = 0
+    pod: PodName = ""
+    workload: PodName = ""
 
 
 class FlowBackend(FlowClient, kw_only=True, omit_defaults=True):
     """local: whether it is on the node that recorded the flow; None if unknown."""
 
-    node: _Name = ""
-    zone: _Name = ""
+    node: Name = ""
+    zone: Name = ""
     local: bool | None = None
 
 
 class FlowService(Struct, kw_only=True, omit_defaults=True):
     """port: the name of the port, if it has one."""
 
-    namespace: _Name
-    name: _Name
-    port: _Name = ""
+    namespace: Name
+    name: Name
+    port: Name = ""
 
 
 class Policy(Struct, kw_only=True, omit_defaults=True):
     """affinity_timeout: in seconds; 0 without session affinity."""
 
-    internal: _Word
-    external: _Word
-    affinity_timeout: _Count = 0
+    internal: Word
+    external: Word
+    affinity_timeout: Count = 0
 
 
 class Directions(Struct, kw_only=True):
     """A number for each direction of a flow."""
 
-    original: _Count
-    reply: _Count
+    original: Count
+    reply: Count
 
 
 class Flow(Struct, kw_only=True, omit_defaults=True):
@@ -92,28 +92,28 @@ class Flow(Struct, kw_only=True, omit_defaults=True):
     """
 
     time: _Time
-    event: _Word
-    verdict: _Word
-    reason: _Word = ""
-    ended: _Word = ""
-    protocol: _Word
-    family: _Word = ""
-    path: _Word
+    event: Word
+    verdict: Word
+    reason: Word = ""
+    ended: Word = ""
+    protocol: Word
+    family: Word = ""
+    path: Word
     client: FlowClient | None = None
     frontend: FlowFrontend
     service: FlowService | None = None
     backend: FlowBackend | None = None
-    source: _Word = ""
+    source: Word = ""
     policy: Policy | None = None
     snat: bool | None = None
     hairpin: bool | None = None
-    seconds: _Seconds | None = None
+    seconds: Seconds | None = None
     bytes: Directions | None = None
     packets: Directions | None = None
-    rtt_seconds: _Seconds | None = None
-    retransmits: _Count | None = None
-    seq: _Count
-    node: _Name = ""
+    rtt_seconds: Seconds | None = None
+    retransmits: Count | None = None
+    seq: Count
+    node: Name = ""
 
     @property
     def why(self) -> str:
@@ -128,8 +128,8 @@ MEASURES = ("rtt_seconds", "seconds")
 class LostFlows(Struct, kw_only=True, omit_defaults=True):
     """Stands for flows that were overwritten before they could be read. node: as in Flow."""
 
-    lost: _Count
-    node: _Name = ""
+    lost: Count
+    node: Name = ""
 
 
 _encode = Encoder().encode

@@ -8,6 +8,7 @@ masquerade and tunnels (service.h, masquerade.h, dsr.h).
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
+from ebpflb.dataplane.explain.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.dataplane.explain.lookups import (
     IndexedBackend,
     Lookups,
@@ -35,7 +36,6 @@ from ebpflb.dataplane.layout.enums import (
 from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketRecord, ejection_of
 from ebpflb.dataplane.view.snapshot import decode_frontend
 from ebpflb.model.address import Address, Protocol, family_of, format_address, is_link_local
-from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.plan import Backend, Frontend
 from ebpflb.model.service import ServicePortName
 from ebpflb.words.scheduler import Scheduler

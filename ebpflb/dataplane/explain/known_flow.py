@@ -21,13 +21,12 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
 from ebpflb.dataplane.layout.records import BackendRecord, pack_index
 from ebpflb.dataplane.layout.structs import (
-    LbConnection,
-    LbConnPlace,
     LbConntrack,
     LbSocket,
     LbSocketKey,
     LbTuple,
 )
+from ebpflb.dataplane.view.connections import flow_state, originals, tcp_records
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
 from ebpflb.words.connections import Fate
@@ -64,32 +63,6 @@ class ExistingFlow(NamedTuple):
 class SocketCount(NamedTuple):
     """How many sockets of this node are connected to this backend through a frontend."""
 
-    backend: str
-    backend_port: int
-    sockets: int
-
-
-class TrackedFlow(NamedTuple):
-    """A flow at tc. age, silent: seconds since its first, last packet."""
-
-    protocol: str
-    state: str
-    client: str
-    client_port: int
-    frontend: str
-    frontend_port: int
-    backend: str
-    backend_port: int
-    age: float
-    silent: float
-
-
-class TrackedSockets(NamedTuple):
-    """How many sockets of this node are connected to a backend instead of a frontend."""
-
-    protocol: str
-    frontend: str
-    frontend_port: int
     backend: str
     backend_port: int
     sockets: int
@@ -178,39 +151,10 @@ def flows_of(maps: MapSet, client: Client, target: FrontendKey) -> list[Existing
     ends = client.address + target.address
     return sorted(
         _view(key, entry)
-        for key, entry in _originals(maps, ends)
+        for key, entry in originals(maps, ends)
         if (key.dport, key.proto) == (target.port, target.protocol)
         and client.port in (0, key.sport)
     )
-
-
-def tracked_flows(maps: MapSet) -> list[TrackedFlow]:
-    """All flows of Services at tc, in order. MapError."""
-    return sorted(
-        TrackedFlow(
-            Protocol(key.proto).name,
-            view.state,
-            format_address(Address(bytes(key.saddr))),
-            key.sport,
-            format_address(Address(bytes(key.daddr))),
-            key.dport,
-            *(view.backend, view.backend_port, view.age, view.silent),
-        )
-        for key, entry in _originals(maps)
-        if entry.hook != Hook.LB_HOOK_RESERVED
-        for view in [_view(key, entry)]
-    )
-
-
-def _originals(maps: MapSet, begin: bytes = b"") -> Iterator[tuple[LbTuple, LbConntrack]]:
-    """`begin`: of the key, which has both addresses first."""
-    for name in FLOW_TABLES:
-        for key, value in maps[name].items():
-            if (
-                key.startswith(begin)
-                and value[LbConntrack.direction.offset] == Direction.LB_DIR_ORIGINAL
-            ):
-                yield LbTuple.from_buffer_copy(key), LbConntrack.from_buffer_copy(value)
 
 
 def _view(key: LbTuple, entry: LbConntrack) -> ExistingFlow:
@@ -219,19 +163,10 @@ def _view(key: LbTuple, entry: LbConntrack) -> ExistingFlow:
         client_port=key.sport,
         backend=format_address(Address(bytes(entry.to.daddr))),
         backend_port=entry.to.dport,
-        state=_state(key, entry),
+        state=flow_state(key, entry),
         age=round((now - entry.created) / 1e9, 1),
         silent=round((now - entry.last_seen) / 1e9, 1),
     )
-
-
-def _state(key: LbTuple, entry: LbConntrack) -> str:
-    if entry.whole_state & CtState.LB_CT_CLOSED:
-        return "ended"
-    is_established = entry.whole_state & CtState.LB_CT_ESTABLISHED
-    if key.proto == Protocol.UDP:
-        return "UDP stream" if is_established else "UDP"
-    return "established" if is_established else "opening"
 
 
 def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
@@ -243,16 +178,6 @@ def sockets_to(maps: MapSet, target: FrontendKey) -> list[SocketCount]:
         if frontend == wanted
     )
     return [SocketCount(*backend, count) for backend, count in sorted(found.items())]
-
-
-def socket_counts(maps: MapSet) -> list[TrackedSockets]:
-    """The sockets of this node that were translated, by frontend and backend. MapError."""
-    found = Counter(
-        (protocol.name, format_address(frontend), port, format_address(backend), backend_port)
-        for protocol in Protocol
-        for (frontend, port), (backend, backend_port) in _sockets(maps, protocol)
-    )
-    return [TrackedSockets(*ends, count) for ends, count in sorted(found.items())]
 
 
 def _sockets(maps: MapSet, protocol: Protocol, to: bytes = b"") -> Iterator[tuple[End, End]]:
@@ -267,19 +192,8 @@ def _sockets(maps: MapSet, protocol: Protocol, to: bytes = b"") -> Iterator[tupl
                     (Address(bytes(key.peer)), key.port),
                 )
     elif protocol == Protocol.TCP:
-        for each in _connections(maps, to):
+        for _, each in tcp_records(maps, to):
             yield (
                 (Address(bytes(each.addr)), each.port),
                 (Address(bytes(each.backend_addr)), each.backend_port),
             )
-
-
-def _connections(maps: MapSet, to: bytes) -> Iterator[LbConnection]:
-    for _, value in maps["lb_conn_places"].items():
-        if to in value:
-            place = LbConnPlace.from_buffer_copy(value)
-            if place.cookie:
-                yield place.connection
-    for _, value in maps["lb_connections"].items():
-        if to in value:
-            yield LbConnection.from_buffer_copy(value)

@@ -8,6 +8,7 @@ import time
 from sys import byteorder
 from typing import NamedTuple
 
+from ebpflb.dataplane.explain.flow_hash import client_hash
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.capacity import UPLINKS
@@ -46,7 +47,6 @@ from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
-from ebpflb.model.flow_hash import client_hash
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefixes

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from ebpflb.dataplane.kernel.netlink import Netlink
+from ebpflb.dataplane.kernel.netlink import Netlink, attributes
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Protocol, address_of
 
@@ -25,6 +25,14 @@ _COOKIE = struct.Struct("=II")
 _COOKIE_AT = 40
 # inet_diag_msg: family, state, timer and retransmissions, then the same identity.
 _IDENTITY_AT = 4
+# The rest of inet_diag_msg: expiry, both queues, user, inode. Attributes follow.
+_MESSAGE_SIZE = _IDENTITY_AT + _IDENTITY_SIZE + 20
+# INET_DIAG_INFO as an attribute, and in the request.
+_INFO, _WITH_INFO = 2, 1 << 1
+# tcp_info: state, last_data_sent and last_data_recv in ms, bytes_acked, bytes_received.
+_TCP_INFO = struct.Struct("=B43xI4xI64xQQ")
+# TCP_FIN_WAIT2; TCP_CLOSE_WAIT, TCP_LAST_ACK, TCP_CLOSING.
+_OWN_FIN_ACKED, _PEER_FIN = (5,), (8, 9, 11)
 # For UDP, this state means connected: TCP's ESTABLISHED.
 _CONNECTED = 1 << 1
 # Waiting for clients: TCP_LISTEN, and TCP_CLOSE, which is UDP without a peer.
@@ -51,6 +59,27 @@ class UdpSocket(NamedTuple):
     identity: bytes
 
 
+class TcpProgress(NamedTuple):
+    """enum tcp_state; seconds since the last data in either direction; bytes of payload.
+
+    sent: one too few for the side that accepted the connection.
+    """
+
+    state: int
+    idle: float
+    sent: int
+    received: int
+
+
+class OpenSocket(NamedTuple):
+    """A socket that is bound to a port. progress: of TCP."""
+
+    cookie: int
+    address: Address
+    port: int
+    progress: TcpProgress | None = None
+
+
 class SockDiag(Netlink):
     """A netlink socket for one thread and one namespace. Errors are OSError."""
 
@@ -65,6 +94,12 @@ class SockDiag(Netlink):
         """The cookies of all sockets that are bound to a port."""
         return {_cookie(body) for _, body in self._list(protocol, _OPEN)}
 
+    def sockets(self, protocol: Protocol) -> Iterator[OpenSocket]:
+        """All sockets that are bound to a port, of TCP or UDP."""
+        extensions = _WITH_INFO if protocol is Protocol.TCP else 0
+        for family, body in self._list(protocol, _OPEN, extensions):
+            yield OpenSocket(_cookie(body), *_bound_to(family, body), _progress(body))
+
     def waiting(self, protocol: Protocol) -> set[tuple[Address, int]]:
         """Addresses and ports on which sockets wait for clients; empty for SCTP.
 
@@ -73,10 +108,12 @@ class SockDiag(Netlink):
         states = _WAITING.get(protocol, 0)
         return {_bound_to(*found) for found in self._list(protocol, states)} if states else set()
 
-    def _list(self, protocol: Protocol, states: int) -> Iterator[tuple[int, bytes]]:
-        """Family and inet_diag_msg of each socket in these states."""
+    def _list(
+        self, protocol: Protocol, states: int, extensions: int = 0
+    ) -> Iterator[tuple[int, bytes]]:
+        """Family and inet_diag_msg of each socket in these states, with what follows it."""
         for family in _FAMILIES:
-            request = _REQUEST.pack(family, protocol, 0, states) + bytes(_IDENTITY_SIZE)
+            request = _REQUEST.pack(family, protocol, extensions, states) + bytes(_IDENTITY_SIZE)
             for bodies in self.stream(Sock.DIAG_BY_FAMILY, request):
                 for body in bodies:
                     yield family, body
@@ -115,6 +152,17 @@ def _socket(family: int, body: bytes) -> UdpSocket:
 def _cookie(body: bytes) -> int:
     low, high = _COOKIE.unpack_from(body, _IDENTITY_AT + _COOKIE_AT)
     return int(low | high << 32)
+
+
+def _progress(body: bytes) -> TcpProgress | None:
+    info = attributes(body, _MESSAGE_SIZE).get(_INFO, b"")
+    if len(info) < _TCP_INFO.size:
+        return None
+    state, sent_ms, received_ms, acked, received = _TCP_INFO.unpack_from(info)
+    # The SYN of the side that opened counts as a byte, and each FIN.
+    sent = max(acked - 1 - (state in _OWN_FIN_ACKED), 0)
+    received -= state in _PEER_FIN
+    return TcpProgress(state, min(sent_ms, received_ms) / 1000, sent, received)
 
 
 def _bound_to(family: int, body: bytes) -> tuple[Address, int]:

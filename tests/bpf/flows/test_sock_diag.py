@@ -7,11 +7,14 @@ import socket
 import pytest
 
 from ebpflb.dataplane.kernel.namespaces import visit_others
-from ebpflb.dataplane.kernel.sock_diag import SockDiag, UdpSocket
+from ebpflb.dataplane.kernel.sock_diag import OpenSocket, SockDiag, UdpSocket
 from ebpflb.model.address import Protocol, parse_address
+from tests.e2e.harness.waiting import wait_until_equal
 
 SO_COOKIE = 57
 PORT = 9
+TCP_ESTABLISHED, TCP_FIN_WAIT2, TCP_CLOSE_WAIT = 1, 5, 8
+IDLE_SECONDS = 60
 FAMILIES = [
     pytest.param(socket.AF_INET, "127.0.0.1", id="IPv4"),
     pytest.param(socket.AF_INET6, "::1", id="IPv6"),
@@ -113,3 +116,45 @@ def test_where_sockets_wait_for_clients(protocol, address):
 def test_sctp_sockets_are_not_listed():
     with SockDiag() as diag:
         assert diag.waiting(Protocol.SCTP) == set()
+
+
+@pytest.mark.parametrize(("family", "address"), FAMILIES)
+def test_a_tcp_socket_tells_how_far_it_is(family: int, address: str):
+    is_ipv4 = address.endswith(".1")
+    place = ("127.0.0.1" if is_ipv4 else address, 0)
+    with (
+        socket.create_server(place, family=socket.AF_INET if is_ipv4 else family) as server,
+        socket.socket(family, socket.SOCK_STREAM) as client,
+        SockDiag() as diag,
+    ):
+        client.connect((address, server.getsockname()[1]))
+        with server.accept()[0] as accepted:
+            client.sendall(b"request")
+            assert accepted.recv(100) == b"request"
+            accepted.sendall(b"an answer")
+            assert client.recv(100) == b"an answer"
+
+            def found(of: socket.socket) -> OpenSocket:
+                (seen,) = [x for x in diag.sockets(Protocol.TCP) if x.cookie == cookie_of(of)]
+                return seen
+
+            def progress(of: socket.socket) -> tuple[int, int, int]:
+                state, idle, sent, received = found(of).progress or (0, 0, 0, 0)
+                assert 0 <= idle < IDLE_SECONDS
+                return state, sent, received
+
+            at = parse_address(address), client.getsockname()[1]
+            assert (found(client).address, found(client).port) == at
+            wait_until_equal(lambda: progress(client), (TCP_ESTABLISHED, 7, 9))
+            client.shutdown(socket.SHUT_WR)
+            assert accepted.recv(100) == b""
+            wait_until_equal(lambda: progress(client), (TCP_FIN_WAIT2, 7, 9))
+            wait_until_equal(lambda: progress(accepted)[::2], (TCP_CLOSE_WAIT, 7))
+
+
+def test_a_udp_socket_tells_its_port_alone():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made, SockDiag() as diag:
+        made.bind(("127.0.0.1", 0))
+        (found,) = [x for x in diag.sockets(Protocol.UDP) if x.cookie == cookie_of(made)]
+        port = made.getsockname()[1]
+        assert found == OpenSocket(cookie_of(made), parse_address("127.0.0.1"), port, None)

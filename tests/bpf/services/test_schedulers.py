@@ -6,10 +6,10 @@ from itertools import pairwise, repeat
 
 import pytest
 
+from ebpflb.dataplane.explain.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.dataplane.layout.enums import DescFlag, NetnsFlag, SchedulerCode
 from ebpflb.dataplane.layout.records import pack_index, pack_open, unpack_open
 from ebpflb.model.address import parse_address
-from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.maglev import lookup_table
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import Datapath

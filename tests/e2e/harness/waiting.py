@@ -33,4 +33,4 @@ def wait_until_equal(
     deadline = time.monotonic() + timeout
     while (value := found()) != expected and time.monotonic() <= deadline:
         time.sleep(_PAUSE)
-    assert value == expected
+    assert value == expected, f"{value!r} instead of {expected!r}"

@@ -3,6 +3,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from ebpflb.cli import main, render
+
+VIEW = Path(__file__).with_name("service_view.txt")
+"""What `ebpflb services` prints of a node with a few Services."""
 
 
 def output_of(*arguments: str, status: int = 0, env: Mapping[str, str] | None = None) -> str:

@@ -16,8 +16,7 @@ from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
-from tests.unit.cli.invoked import output_of
-from tests.unit.cli.view import VIEW
+from tests.unit.cli.invoked import VIEW, output_of
 from tests.unit.dataplane.desired import ALLOWED, backends, by_service, frontend, named
 
 DROP = Choice((), IfEmpty.DROP)

@@ -11,16 +11,13 @@ from ebpflb.cli import maps as maps_command
 from ebpflb.cli import services as command
 from ebpflb.cli.compact import from_compact
 from ebpflb.cli.compact.frontends import form_decoder, rows_decoder
-from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
-from ebpflb.dataplane.layout.structs import LbConnPlace, LbConntrack, LbCounts
+from ebpflb.dataplane.layout.structs import LbCounts
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
-from tests.unit.cli.invoked import check_narrow, interrupt_after, output_of
-from tests.unit.cli.view import VIEW
+from tests.unit.cli.invoked import VIEW, check_narrow, interrupt_after, output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
-from tests.unit.dataplane.explain.node import addr, tuple_of
 
 run = partial(output_of, "services")
 
@@ -115,40 +112,12 @@ def test_backends_that_only_this_node_has_are_not_in_the_form(maps):
     ]
 
 
-def test_flows_and_translated_sockets_have_a_line_each(maps):
-    to = tuple_of("10.1.0.9", 4000, "10.1.0.1", 8080)
-    fields = {"to": to, "direction": Direction.LB_DIR_ORIGINAL, "hook": Hook.LB_HOOK_POD_INGRESS}
-    entry = LbConntrack(state=CtState.LB_CT_ESTABLISHED, **fields)
-    key = bytes(tuple_of("10.1.0.9", 4000, "10.96.0.1", 80))
-    maps["lb_conntrack"].update(key, bytes(entry))
-    place = LbConnPlace(cookie=7)
-    place.connection.addr, place.connection.port = addr("10.96.0.1"), 80
-    place.connection.backend_addr, place.connection.backend_port = addr("10.1.0.1"), 8080
-    maps["lb_conn_places"].update(bytes(4), bytes(place))
-    _, flow, sockets = output_of("conntrack").splitlines()
-    ends = ["10.96.0.1:80", "10.1.0.1:8080"]
-    assert flow.split()[:5] == ["TCP", "established", "10.1.0.9:4000", *ends]
-    assert sockets.split()[-6:-2] == ["1", "socket", *ends]
-    assert len(output_of("conntrack", "-o", "jsonl").splitlines()) == 2
-
-
-def test_what_another_nat_has_reserved_is_no_flow(maps):
-    entry = LbConntrack(direction=Direction.LB_DIR_ORIGINAL, hook=Hook.LB_HOOK_RESERVED)
-    key = bytes(tuple_of("10.1.0.9", 4000, "10.96.0.1", 80))
-    maps["lb_conntrack"].update(key, bytes(entry))
-    assert len(output_of("conntrack").splitlines()) == 1
-
-
 def test_the_maps_are_read_again_until_an_interrupt(maps, monkeypatch):
     interrupt_after(2, monkeypatch, between=lambda: Sync(maps, quiesce=lambda: None).resync({}))
     both = run("-w", "-o", "jsonl", status=INTERRUPTED).splitlines()
     assert [json.loads(line)["namespace"] for line in both] == ["default", "shop"]
 
 
-@pytest.mark.parametrize("command", ["services", "conntrack", "maps dump lb_names lb_descs"])
+@pytest.mark.parametrize("command", ["services", "maps dump lb_names lb_descs"])
 def test_on_a_narrow_terminal_all_of_it_is_shown(maps, screen, command):
-    place = LbConnPlace(cookie=7)
-    place.connection.addr, place.connection.port = addr("10.96.0.1"), 80
-    place.connection.backend_addr, place.connection.backend_port = addr("10.1.0.1"), 8080
-    maps["lb_conn_places"].update(bytes(4), bytes(place))
     check_narrow(screen, main, *command.split())

@@ -13,7 +13,7 @@ from ebpflb.cli import top as command
 from ebpflb.cli.compact import from_compact
 from ebpflb.cli.compact.rates import PortRow, form_decoder, rates_decoder
 from ebpflb.cli.render import text_lines
-from ebpflb.cli.top_table import (
+from ebpflb.cli.tables.top import (
     bar,
     ordered,
     percent,

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ebpflb.dataplane.explain.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.dataplane.explain.hooks import walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
@@ -36,7 +37,6 @@ from ebpflb.dataplane.layout.structs import (
     u32,
 )
 from ebpflb.model.address import WILDCARD, Family, Protocol, format_address, parse_address
-from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from ebpflb.dataplane.explain.flow_hash import client_hash, flow_hash, place_of
 from ebpflb.model.address import Protocol, parse_address
-from ebpflb.model.flow_hash import client_hash, flow_hash, place_of
 
 VIP = parse_address("10.96.0.10")
 CLIENT = parse_address("198.51.100.9")

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kubectl ebpflb connections: what is open now on all nodes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from ebpflb.cli.tables.connections import by_option, connection_options, show_connections, wanted_by
+from ebpflb.from_json import JsonError
+from ebpflb.kubectl.cluster import Cluster, cluster_command
+from ebpflb.kubectl.execution import last_line
+from ebpflb.model.connection import BY, OpenConnection, WantedConnections, read_connection
+
+_COMMAND = ("ebpflb", "connections", "-o", "jsonl")
+
+
+@click.command(
+    epilog="""\b
+`ebpflb connections --help` describes the columns. A connection is listed by the node that
+translates it: that of its client, or the one by which it came in.
+
+\b
+Examples:
+  kubectl ebpflb connections -n shop --service web
+  kubectl ebpflb connections -A --backend-gone --by client
+  kubectl ebpflb connections -A --older 1h --sort idle
+"""
+)
+@by_option(*BY)
+@connection_options
+@cluster_command
+def connections(cluster: Cluster, **given: Any) -> None:
+    """List the connections that are open through Services."""
+    wanted = wanted_by(given, cluster.namespace)
+    show_connections(_asked(cluster, wanted), given, nodes=True)
+
+
+def _asked(cluster: Cluster, wanted: WantedConnections) -> Iterator[OpenConnection]:
+    for answer in cluster.ask([*_COMMAND, *_options(wanted)]):
+        if answer.status:
+            complaint = last_line(answer.stderr) or f"exit status {answer.status}"
+            cluster.note(answer.agent, complaint)
+        for line in answer.stdout.splitlines():
+            try:
+                found = read_connection(line)
+            except JsonError as error:
+                cluster.note(answer.agent, f"a line that cannot be read: {error}")
+            else:
+                found.node = answer.agent.node
+                yield found
+
+
+def _options(wanted: WantedConnections) -> Sequence[str]:
+    given = {
+        "--namespace": wanted.namespace,
+        "--service": wanted.service,
+        "--from": wanted.source,
+        "--older": f"{wanted.older:g}s" if wanted.older else "",
+    }
+    flags = ["--backend-gone"] if wanted.is_removed else []
+    return [*(f"{name}={value}" for name, value in given.items() if value), *flags]

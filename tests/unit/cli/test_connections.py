@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ebpflb.cli import connections as command
+from ebpflb.cli import main
+from ebpflb.dataplane.kernel.sock_diag import OpenSocket, TcpProgress
+from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
+from ebpflb.dataplane.layout.structs import LbConnection, LbConntrack, LbSocket, LbSocketKey
+from ebpflb.dataplane.load.pins import Generation
+from ebpflb.dataplane.services.sync import Sync
+from ebpflb.dataplane.view import connections as view
+from ebpflb.model.address import Protocol, parse_address
+from tests.memory_maps import memory_maps
+from tests.unit.cli.invoked import check_narrow, output_of
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
+from tests.unit.dataplane.explain.node import addr, tuple_of
+
+run = partial(output_of, "connections")
+VIP, SERVING, GONE = "10.96.0.1", "10.1.0.1", "10.1.0.2"
+POD = "10.1.0.9"
+ESTABLISHED, FIN_WAIT2 = 1, 5
+HOUR = 3600
+# CLOCK_MONOTONIC, ns.
+NOW = 10**15
+PROGRESS = TcpProgress(ESTABLISHED, 4, 5, 6)
+
+
+class Opened:
+    """The maps of a node that serves default/web, and its sockets."""
+
+    def __init__(self):
+        self.maps = memory_maps()
+        web = frontend(VIP, backends(SERVING), service=named("web", "http"))
+        Sync(self.maps, quiesce=lambda: None).resync(by_service(web))
+        (raw,) = [key for key, _ in self.maps["lb_names"].items()]
+        self.service = int.from_bytes(raw, "little")
+        self.sockets: dict[Protocol, dict[int, OpenSocket]] = {Protocol.TCP: {}, Protocol.UDP: {}}
+
+    def tcp(self, cookie, backend=SERVING, *, age=10, progress=PROGRESS):
+        """A socket; without progress it is closed meanwhile."""
+        record = LbConnection(
+            started=NOW - age * 10**9,
+            addr=addr(VIP),
+            port=80,
+            service=self.service,
+            backend_addr=addr(backend),
+            backend_port=8080,
+        )
+        self.maps["lb_connections"].update(cookie.to_bytes(8, "little"), bytes(record))
+        if progress:
+            found = OpenSocket(cookie, parse_address(POD), 4000 + cookie, progress)
+            self.sockets[Protocol.TCP][cookie] = found
+
+    def udp(self, cookie):
+        key = LbSocketKey(cookie=cookie, peer=addr(SERVING), port=53, proto=Protocol.UDP)
+        key.direction = Direction.LB_DIR_REPLY
+        value = LbSocket(peer=addr(VIP), port=53, service=self.service)
+        self.maps["lb_sockets"].update(bytes(key), bytes(value))
+        self.sockets[Protocol.UDP][cookie] = OpenSocket(cookie, parse_address(POD), 5000)
+
+    def flow(self, state=CtState.LB_CT_ESTABLISHED, hook=Hook.LB_HOOK_HOST_INGRESS, *, age=20):
+        """At tc, by a client outside; its last packet was a reply."""
+        entry = LbConntrack(
+            to=tuple_of("192.0.2.1", 30000, SERVING, 8080),
+            direction=Direction.LB_DIR_ORIGINAL,
+            hook=hook,
+            state=state,
+            service=self.service,
+            created=NOW - age * 10**9,
+            last_seen=NOW - 9 * 10**9,
+            bytes=100,
+        )
+        key = tuple_of("198.51.100.7", 1234, VIP, 80)
+        reply = LbConntrack(to=tuple_of(VIP, 80, "198.51.100.7", 1234), bytes=2000)
+        reply.direction, reply.last_seen = Direction.LB_DIR_REPLY, NOW - 3 * 10**9
+        table = self.maps["lb_conntrack"]
+        table.update(bytes(key), bytes(entry))
+        table.update(bytes(tuple_of(SERVING, 8080, "192.0.2.1", 30000)), bytes(reply))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    made = Opened()
+    generation = Generation(1, 1, Path("/pins/1-1"))
+    monkeypatch.setattr(command, "open_pins", lambda _: (generation, made.maps))
+    monkeypatch.setattr(view, "open_sockets", lambda: made.sockets)
+    at_that_time = partial(view.open_connections, now=lambda: NOW)
+    monkeypatch.setattr(view, "open_connections", at_that_time)
+    return made
+
+
+def found(*arguments):
+    return [json.loads(line) for line in run(*arguments, "-o", "jsonl").splitlines()]
+
+
+def test_a_socket_is_its_clients_and_tells_how_it_goes(opened):
+    opened.tcp(1, age=10)
+    (each,) = found()
+    assert each == {
+        "path": "socket",
+        "protocol": "TCP",
+        "state": "established",
+        "client": {"address": POD, "port": 4001},
+        "frontend": {"address": VIP, "port": 80},
+        "service": {"namespace": "default", "name": "web", "port": "http"},
+        "backend": {"address": SERVING, "port": 8080},
+        "age": 10.0,
+        "idle": 4.0,
+        "bytes": {"original": 5, "reply": 6},
+    }
+
+
+def test_a_flow_at_tc_has_the_last_packet_of_either_direction(opened):
+    opened.flow()
+    (each,) = found()
+    assert (each["path"], each["state"]) == ("tc", "established")
+    assert each["client"] == {"address": "198.51.100.7", "port": 1234}
+    assert (each["age"], each["idle"]) == (20, 3)
+    assert each["bytes"] == {"original": 100, "reply": 2000}
+
+
+def test_a_udp_socket_has_an_owner_and_nothing_else(opened):
+    opened.udp(3)
+    (each,) = found()
+    assert (each["protocol"], each["state"]) == ("UDP", "bound")
+    assert each["client"] == {"address": POD, "port": 5000}
+    assert "age" not in each
+
+
+def test_what_has_ended_or_belongs_to_another_nat_is_not_open(opened):
+    opened.flow(CtState.LB_CT_CLOSED)
+    assert found() == []
+    opened.flow(hook=Hook.LB_HOOK_RESERVED)
+    assert found() == []
+
+
+def test_a_connection_to_a_backend_that_is_no_endpoint_any_more_is_marked(opened):
+    opened.tcp(1)
+    opened.tcp(2, GONE)
+    assert [each.get("removed", False) for each in found("--sort", "idle")] == [False, True]
+    assert [each["backend"]["address"] for each in found("--backend-gone")] == [GONE]
+    assert f"{GONE}:8080 (gone)" in run()
+
+
+def test_a_socket_that_was_closed_meanwhile_has_no_client(opened):
+    opened.tcp(1, progress=None)
+    (each,) = found()
+    assert "client" not in each
+    assert run().splitlines()[1].split()[:2] == ["opening", "?"]
+
+
+def test_a_socket_that_has_sent_its_last_is_closing(opened):
+    opened.tcp(1, progress=TcpProgress(FIN_WAIT2, 1, 1, 1))
+    assert [each["state"] for each in found()] == ["closing"]
+
+
+def test_a_connection_is_idle_for_no_longer_than_it_is_old(opened):
+    opened.tcp(1, age=2, progress=TcpProgress(ESTABLISHED, 10**6, 0, 0))
+    (each,) = found()
+    assert each["idle"] == each["age"]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ((), 3),
+        (("--service", "web"), 3),
+        (("--service", "shop/web"), 0),
+        (("-n", "shop"), 0),
+        (("--older", "1h"), 1),
+        (("--from", POD), 2),
+        (("--from", "198.51.100.7"), 1),
+        (("--from", "default/client"), 0),
+    ],
+)
+def test_options_select(opened, options, count):
+    opened.tcp(1)
+    opened.tcp(2, age=2 * HOUR)
+    opened.flow()
+    assert len(found(*options)) == count
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"), [("age", 2), ("idle", 1), ("bytes", 3)], ids=["age", "idle", "bytes"]
+)
+def test_they_come_in_the_order_that_was_asked_for(opened, sort, first):
+    opened.tcp(1, age=HOUR, progress=TcpProgress(ESTABLISHED, 30, 1, 1))
+    opened.tcp(2, age=2 * HOUR, progress=TcpProgress(ESTABLISHED, 3, 1, 1))
+    opened.tcp(3, age=10, progress=TcpProgress(ESTABLISHED, 3, 10, 10))
+    assert found("--sort", sort)[0]["client"]["port"] == 4000 + first
+
+
+def test_they_are_counted_by_client_the_most_first(opened):
+    opened.flow()
+    opened.tcp(1)
+    opened.tcp(2, GONE)
+    assert json.loads(run("--by", "client", "-o", "json")) == [
+        {"name": POD, "connections": 2, "removed": 1},
+        {"name": "198.51.100.7", "connections": 1, "removed": 0},
+    ]
+    titles, most, _ = run("--by", "client").splitlines()
+    assert titles.split() == ["CLIENT", "CONNECTIONS", "GONE"]
+    assert most.split() == [POD, "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--older", "soon"), "--older"),
+        (("--from", "a b"), "want an address or [NAMESPACE/]POD"),
+        (("--by", "node"), "--by"),
+        (("-n", "shop", "-A"), "cannot be used together"),
+    ],
+)
+def test_wrong_values_are_usage_errors(opened, options, said):
+    assert said in run(*options, status=2)
+
+
+def test_sockets_that_cannot_be_listed_are_one_line(opened, monkeypatch):
+    def refused():
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(view, "open_sockets", refused)
+    said = run(status=1)
+    assert said == "Error: cannot list the sockets of this machine: Operation not permitted\n"
+
+
+def test_a_service_that_is_gone_is_its_address(opened):
+    opened.service += 1
+    opened.tcp(1)
+    (each,) = found()
+    assert "service" not in each
+    assert f"{VIP}:80/TCP" in run()
+    assert json.loads(run("--by", "service", "-o", "json"))[0]["name"] == VIP
+
+
+def test_on_a_narrow_terminal_all_of_it_is_shown(opened, screen):
+    opened.tcp(1, GONE)
+    opened.flow()
+    check_narrow(screen, main, "connections")
