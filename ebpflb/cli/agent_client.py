@@ -86,6 +86,7 @@ class NamesOfPods:
         self._path = setting("query-socket", flag, os.environ)
         self._clock = clock
         self._names: dict[str, str] = {}
+        self._workloads: dict[str, str] = {}
         self._asked: set[str] = set()
         self._asked_at = 0.0
 
@@ -100,11 +101,17 @@ class NamesOfPods:
         ):
             self._asked, self._asked_at = set(addresses), now
             try:
-                self._names |= by_address(ask(self._path, "names"))
+                answer = ask(self._path, "names")
+                self._names |= by_address(answer)
+                self._workloads |= answer["workloads"]
             except (QueryError, ValueError, TypeError, KeyError, AttributeError):
                 # Addresses alone will do.
                 self._path = None
         return self._names
+
+    def workload(self, pod: str) -> str:
+        """KIND/NAME of the controller of a pod of this node, by the last answer; "" if unknown."""
+        return self._workloads.get(pod, "")
 
 
 def by_address(answer: Mapping[str, Any]) -> Mapping[str, str]:

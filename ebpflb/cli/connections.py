@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
+from ebpflb.cli.options import check_served
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.tables.connections import (
     by_option,
@@ -33,7 +34,7 @@ pods and processes of this node (PATH socket) and of those that tc serves (PATH 
 
 \b
 It reads the pinned maps and lists the sockets of all network namespaces. The agent, if it runs,
-gives the names of pods.
+gives the names of pods, and the workloads of this node's.
 
 \b
 Examples:
@@ -43,21 +44,25 @@ Examples:
   ebpflb connections -o jsonl | jq 'select(.state == "opening")'
 """
 )
-@by_option("client", "service", "backend")
+@by_option("client", "workload", "service", "backend")
 @connection_options
 @bpffs_option
 @query_socket_option
 def connections(bpffs_root: str | None, query_socket: str | None, **given: Any) -> None:
     """List the connections that are open through Services on this node."""
     from ebpflb.dataplane.view.connections import open_connections, open_sockets
+    from ebpflb.dataplane.view.snapshot import read_snapshot
 
     wanted = wanted_by(given)
     maps = open_pins(pin_root(bpffs_root))[1]
+    snapshot = read_snapshot(maps)
+    served = {f"{namespace}/{name}" for namespace, name, _ in snapshot.ports}
+    check_served(wanted.service, served & {wanted.service}, served)
     try:
         sockets = open_sockets()
     except OSError as error:
         raise ProbeError(f"cannot list the sockets of this machine: {error.strerror}") from error
-    named = _named(list(open_connections(maps, sockets)), NamesOfPods(query_socket))
+    named = _named(list(open_connections(maps, snapshot, sockets)), NamesOfPods(query_socket))
     show_connections(filter(wanted.have, named), given)
 
 
@@ -67,4 +72,5 @@ def _named(found: Sequence[OpenConnection], names: NamesOfPods) -> Iterator[Open
     pods = names.of({each.address for each in ends})
     for end in ends:
         end.pod = pods.get(end.address, "")
+        end.workload = names.workload(end.pod)
     return iter(found)

@@ -64,6 +64,13 @@ class OpenConnection(Struct, kw_only=True, omit_defaults=True):
         return "" if self.client is None else self.client.pod or self.client.address
 
     @property
+    def workload(self) -> str:
+        """The client's, as NAMESPACE/KIND/NAME; without one, as client_name."""
+        if self.client is None or not self.client.workload:
+            return self.client_name
+        return f"{self.client.pod.partition('/')[0]}/{self.client.workload}"
+
+    @property
     def backend_name(self) -> str:
         """NAMESPACE/NAME of the pod, or its address."""
         return self.backend.pod or self.backend.address
@@ -98,6 +105,7 @@ def _names(client: FlowClient | None) -> tuple[str, ...]:
 
 BY: Mapping[str, Callable[[OpenConnection], str]] = {
     "client": lambda each: each.client_name,
+    "workload": lambda each: each.workload,
     "service": lambda each: each.service_name,
     "backend": lambda each: each.backend_name,
     "node": lambda each: each.node,

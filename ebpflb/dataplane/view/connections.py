@@ -15,7 +15,6 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import OpenSocket, SockDiag
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
-from ebpflb.dataplane.layout.records import unpack_name
 from ebpflb.dataplane.layout.structs import (
     LbConnection,
     LbConnPlace,
@@ -24,7 +23,7 @@ from ebpflb.dataplane.layout.structs import (
     LbSocketKey,
     LbTuple,
 )
-from ebpflb.dataplane.view.snapshot import read_snapshot
+from ebpflb.dataplane.view.snapshot import Snapshot
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.connection import (
     BOUND,
@@ -78,26 +77,24 @@ def open_sockets() -> dict[Protocol, Sockets]:
 
 
 def open_connections(
-    maps: MapSet, sockets: Mapping[Protocol, Sockets], now: Callable[[], int] = time.monotonic_ns
+    maps: MapSet,
+    snapshot: Snapshot,
+    sockets: Mapping[Protocol, Sockets],
+    now: Callable[[], int] = time.monotonic_ns,
 ) -> Iterator[OpenConnection]:
     """In no order. `sockets`: of all network namespaces. MapError."""
-    known = _known(maps)
+    known = _known(snapshot)
     yield from _tcp_sockets(maps, known, sockets[Protocol.TCP], now)
     yield from _udp_sockets(maps, known, sockets[Protocol.UDP])
     yield from _flows(maps, known, now)
 
 
-def _known(maps: MapSet) -> _KnownPorts:
-    names = {
-        int.from_bytes(key, byteorder): unpack_name(value, Protocol.TCP)
-        for key, value in maps["lb_names"].items()
-    }
-    backends = read_snapshot(maps).backends
+def _known(snapshot: Snapshot) -> _KnownPorts:
     return _KnownPorts(
-        names,
+        snapshot.names,
         frozenset(
             (each.service_id, each.address, each.port)
-            for group in backends.values()
+            for group in snapshot.backends.values()
             for each in group
             if each.is_served
         ),

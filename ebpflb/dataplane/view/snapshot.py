@@ -153,12 +153,13 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
 
 
 class Snapshot(NamedTuple):
-    """`ports` are namespace, Service and port name of all Service ports.
+    """names: by Service id, as if of TCP. ports: namespace, Service and port name of all of them.
 
     The counts are by index. `backends` is the same object as in the reader's last snapshot if
     nothing has changed. `is_whole` is False if frontends were replaced during the read.
     """
 
+    names: Mapping[int, ServicePortName]
     ports: Set[tuple[str, str, str]]
     frontends: Sequence[FrontendEntry]
     backends: BackendGroups
@@ -197,6 +198,7 @@ class SnapshotReader:
             self._backends = BackendGroups(values, self._names)
         length = max((each.map_index + 1 for each in frontends), default=0)
         return Snapshot(
+            self._names,
             {name[:3] for name in self._names.values()},
             frontends,
             self._backends,

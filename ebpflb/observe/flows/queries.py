@@ -186,12 +186,17 @@ def query_routes(changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
 
 
 def _names(query: Query, changes: Changes) -> Mapping[str, object]:
-    """Every Service, and the addresses of every pod known here."""
+    """Every Service, the addresses of every pod known here, and the workloads of this node's."""
     if query.path or query.parameters:
         raise HttpQueryError("/v1/names takes no parameters")
     pods = pods_by_name(changes)
     return {
         "pods": {name: sorted(map(format_address, pods[name])) for name in sorted(pods)},
+        "workloads": {
+            f"{pod.namespace}/{pod.name}": pod.workload
+            for pod in changes.node_pods()
+            if pod.workload
+        },
         "services": sorted(map(str, changes.names())),
     }
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ebpflb.cli import agent_client, main
 from ebpflb.cli import connections as command
-from ebpflb.cli import main
 from ebpflb.dataplane.kernel.sock_diag import OpenSocket, TcpProgress
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.structs import LbConnection, LbConntrack, LbSocket, LbSocketKey
@@ -169,7 +169,6 @@ def test_a_connection_is_idle_for_no_longer_than_it_is_old(opened):
     [
         ((), 3),
         (("--service", "web"), 3),
-        (("--service", "shop/web"), 0),
         (("-n", "shop"), 0),
         (("--older", "1h"), 1),
         (("--from", POD), 2),
@@ -182,6 +181,12 @@ def test_options_select(opened, options, count):
     opened.tcp(2, age=2 * HOUR)
     opened.flow()
     assert len(found(*options)) == count
+
+
+def test_a_service_that_is_not_served_is_an_error(opened):
+    opened.tcp(1)
+    said = run("--service", "default/wep", status=1)
+    assert said == "Error: no Service default/wep is served (did you mean default/web?)\n"
 
 
 @pytest.mark.parametrize(
@@ -205,6 +210,25 @@ def test_they_are_counted_by_client_the_most_first(opened):
     titles, most, _ = run("--by", "client").splitlines()
     assert titles.split() == ["CLIENT", "CONNECTIONS", "GONE"]
     assert most.split() == [POD, "2", "1"]
+
+
+def test_the_agent_names_pods_and_workloads(opened, monkeypatch):
+    opened.tcp(1)
+    opened.tcp(2)
+    opened.flow()
+    answer = {
+        "pods": {"shop/curl-x1": [POD], "default/web-0": [SERVING]},
+        "workloads": {"shop/curl-x1": "Deployment/curl"},
+    }
+    monkeypatch.setattr(agent_client, "ask", lambda *_: answer)
+    of_pod = found("--from", "shop/curl-x1", "--query-socket", "/agent.sock")
+    assert [each["client"]["workload"] for each in of_pod] == ["Deployment/curl"] * 2
+    assert {each["backend"]["pod"] for each in of_pod} == {"default/web-0"}
+    counts = json.loads(run("--by", "workload", "--query-socket", "/agent.sock", "-o", "json"))
+    assert [(each["name"], each["connections"]) for each in counts] == [
+        ("shop/Deployment/curl", 2),
+        ("198.51.100.7", 1),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,8 @@ def test_a_service_that_is_not_there_is_one_line(maps):
 
 def test_the_agent_names_pods_once_for_each_address(monkeypatch):
     now, asked = [0.0], []
-    answer = {"pods": {"shop/a": ["10.1.0.1"], "x/b": ["10.0.0.1"], "x/c": ["10.0.0.1"]}}
+    pods = {"shop/a": ["10.1.0.1"], "x/b": ["10.0.0.1"], "x/c": ["10.0.0.1"]}
+    answer = {"pods": pods, "workloads": {}}
 
     def ask(_, *where):
         asked.append(where)

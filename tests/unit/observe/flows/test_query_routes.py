@@ -3,7 +3,9 @@ import json
 
 import pytest
 
+from ebpflb.model.address import parse_address
 from ebpflb.model.changes import Changes
+from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
@@ -30,8 +32,15 @@ def test_pods_and_services_are_known_by_name():
     )
     changes.set(endpoint_slice(endpoints=pods))
     changes.set(endpoint_slice("web-2", endpoints=(endpoint("10.1.0.4", pod="default/web-a"),)))
+    here = (parse_address("10.1.0.9"),)
+    changes.set(Pod("shop", "curl-x1", here, workload="Deployment/curl"))
     assert ask(changes, "/v1/names") == {
-        "pods": {"default/web-a": ["10.1.0.2", "10.1.0.4"], "default/web-b": ["10.1.0.1"]},
+        "pods": {
+            "default/web-a": ["10.1.0.2", "10.1.0.4"],
+            "default/web-b": ["10.1.0.1"],
+            "shop/curl-x1": ["10.1.0.9"],
+        },
+        "workloads": {"shop/curl-x1": "Deployment/curl"},
         "services": ["default/shop", "default/web"],
     }
 
