@@ -14,10 +14,8 @@ from rich.console import Console
 
 from ebpflb.errors import EbpflbError
 from tests.bench import (
-    against,
     api,
     attached,
-    beside,
     bulk,
     change,
     connect,
@@ -37,6 +35,7 @@ from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
 from tests.bench.kubectl import many_nodes
+from tests.bench.proxies import against, beside, first_packet, fortio
 from tests.bench.xdp import hooks, live, passed, peers, services
 from tests.leftovers import begin_run
 
@@ -60,6 +59,8 @@ BENCHES: dict[str, Bench] = {
     "many_nodes": many_nodes.run,
     "beside": beside.run,
     "against": against.run,
+    "first_packet": first_packet.run,
+    "fortio": fortio.run,
     "programs": programs.run,
     "programs_live": programs_live.run,
     "xdp": hooks.run,
@@ -91,8 +92,8 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/development/benches.md.
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
-    growth, api, sizing, many_nodes, beside, against, programs, programs_live, xdp, live, services,
-    peers, passed or scrape; none means all.
+    growth, api, sizing, many_nodes, beside, against, first_packet, fortio, programs, programs_live,
+    xdp, live, services, peers, passed or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

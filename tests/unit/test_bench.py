@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from ebpflb.lab import Lab, LabConfig, Stack
 from ebpflb.lab.state import LabState
 from ebpflb.source.manifest import parse_manifest
-from tests.bench import against
 from tests.bench.__main__ import BENCHES, main
 from tests.bench.harness import labs, manifests, report
 from tests.bench.harness.kube_proxy import absent
 from tests.bench.harness.report import Row, keep, limit_row, percentile_row, ratio_row
 from tests.bench.harness.rounds import Comparison, in_turns, percentile
+from tests.bench.proxies import against
 
 NAMES = ["connect", "bulk", "start"]
 

@@ -21,7 +21,7 @@ from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.layout import KubeProxy
 from tests.cluster.harness.place import Daemon
 
-_SYNC_SECONDS = 60.0
+_SYNC_SECONDS = 300.0
 _LOOK_SECONDS = 0.2
 _LIST: dict[KubeProxy, list[str]] = {
     "nftables": ["nft", "list", "table", "ip", "kube-proxy"],

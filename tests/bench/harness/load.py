@@ -118,14 +118,21 @@ def serving(member: Member, role: Server) -> Iterator[int]:
             server.kill()
 
 
-def run(member: Member, role: Client, goal: Goal, server: int, seconds: float) -> Load:
+def run(
+    member: Member,
+    role: Client,
+    goal: Goal,
+    server: int,
+    seconds: float,
+    *,
+    parallel: int = PARALLEL,
+) -> Load:
     """Run a client to its end. BenchError when one connection failed.
 
-    `server`: the process id of the server that it reaches.
+    `server`: the process id of the server that it reaches. `parallel`: connections at a time.
     """
     address, port = goal
-    count = PARALLEL if role is Client.ASK else STREAMS
-    argv = [*_pinned(), role, address, str(port), str(seconds), str(count)]
+    argv = [*_pinned(), role, address, str(port), str(seconds), str(parallel)]
     others = (server, _deferred())
     before = sum(map(_used_seconds, others))
     load = Load(**json.loads(member.exec(argv, timeout=seconds + 30).stdout))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of all benches, and their error."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class BenchError(Exception):
@@ -23,3 +23,7 @@ class Options:
     def scaled(self, count: int) -> int:
         """The number itself, or a tenth of it in a smoke run."""
         return count // 10 if self.quick else count
+
+    def fewer(self, share: int) -> "Options":
+        """The same with this share of the rounds, for benches of many comparisons."""
+        return replace(self, rounds=max(1, self.rounds // share))

@@ -34,17 +34,18 @@ class Way:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """What is compared: the client that measures it, how it is read from the result, and its
-    unit.
+    unit. parallel: connections at a time.
     """
 
     client: Client
     value: Callable[[Load], float]
     unit: str
+    parallel: int = load.PARALLEL
 
 
 CONNECT_RATE = Figure(Client.ASK, lambda result: result.connect_rate, "/CPU s")
-PUSH_RATE = Figure(Client.PUSH, lambda result: result.throughput, "MB/CPU s")
-PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s")
+PUSH_RATE = Figure(Client.PUSH, lambda result: result.throughput, "MB/CPU s", load.STREAMS)
+PULL_RATE = Figure(Client.PULL, lambda result: result.throughput, "MB/CPU s", load.STREAMS)
 
 
 def compare(bench: str, pair: Pair, way: Way, figure: Figure, options: Options) -> Iterator[Row]:
@@ -122,6 +123,9 @@ def _measuring(
 
         def measure(lab: Lab, goal: Goal) -> float:
             source, server = lab.member(way.source), servers[lab.name]
-            return figure.value(load.run(source, figure.client, goal, server, options.seconds))
+            ran = load.run(
+                source, figure.client, goal, server, options.seconds, parallel=figure.parallel
+            )
+            return figure.value(ran)
 
         yield measure

@@ -9,9 +9,8 @@ had the same client port shortly before.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,19 +31,18 @@ SERVICES = 1_000
 TARGET = 1.0
 
 _FAR = 1
-_MODES: tuple[KubeProxy, ...] = ("nftables", "iptables")
+MODES: tuple[KubeProxy, ...] = ("nftables", "iptables")
 # There are 36 comparisons; all of them together may take ten minutes.
 _SHARE_OF_ROUNDS = 3
 
 
 def run(options: Options) -> Iterator[Row]:
     """With one Service and with many; kube-proxy in both of its modes, then Cilium."""
-    fewer = replace(options, rounds=max(1, options.rounds // _SHARE_OF_ROUNDS))
+    fewer = options.fewer(_SHARE_OF_ROUNDS)
     for services in (1, options.scaled(SERVICES)):
-        with _prepared(services) as (pair, control, addresses):
-            for mode in _MODES:
-                expected = {*addresses, str(labs.NODE_PORTS[_FAR]), labs.pod(pair.other, _FAR).ipv4}
-                with kube_proxy.running(pair.other, control, mode, expected):
+        with prepared(services) as (pair, control, addresses):
+            for mode in MODES:
+                with kube_proxy_in(mode, pair, control, addresses):
                     for way in ways_of(mode, addresses):
                         yield ways.in_both("against", pair, way, ways.CONNECT_RATE, fewer)
             if world.is_at_hand():
@@ -53,18 +51,30 @@ def run(options: Options) -> Iterator[Row]:
         yield Row("against", "Cilium", "", world.MISSING)
 
 
-def _against_cilium(ours: Lab, addresses: Sequence[str], options: Options) -> Iterator[Row]:
-    def objects(lab: Lab) -> Iterator[tuple[Document, Document]]:
-        return (_service(lab, number, address) for number, address in enumerate(addresses))
+@contextmanager
+def kube_proxy_in(
+    mode: KubeProxy, pair: Pair, control: ControlPlane, addresses: Sequence[str]
+) -> Iterator[None]:
+    """kube-proxy in the other lab of prepared(), with rules for all of its Services."""
+    expected = {*addresses, str(labs.NODE_PORTS[_FAR]), labs.pod(pair.other, _FAR).ipv4}
+    with kube_proxy.running(pair.other, control, mode, expected):
+        yield
 
-    with world.up(objects) as made:
+
+def objects(addresses: Sequence[str]) -> Callable[[Lab], Iterator[tuple[Document, Document]]]:
+    """The Services of prepared() with these ClusterIPs, for any lab."""
+    return lambda lab: (_service(lab, number, each) for number, each in enumerate(addresses))
+
+
+def _against_cilium(ours: Lab, addresses: Sequence[str], options: Options) -> Iterator[Row]:
+    with world.up(objects(addresses)) as made:
         pair = Pair(ours, made.lab)
         for way in ways_of("Cilium", addresses):
             yield ways.in_both("against", pair, way, ways.CONNECT_RATE, options)
 
 
 @contextmanager
-def _prepared(services: int) -> Iterator[tuple[Pair, ControlPlane, list[str]]]:
+def prepared(services: int) -> Iterator[tuple[Pair, ControlPlane, list[str]]]:
     """Both labs, the agents in sync, the other lab's API server; the ClusterIPs, the same in
     both.
     """
@@ -87,15 +97,22 @@ def _service(lab: Lab, number: int, address: str) -> tuple[Document, Document]:
     return made, manifests.endpoint_slice(name, [pod.ipv4], [labs.NODES[_FAR]], port=load.PORT)
 
 
+def case_of(other: str, services: int) -> str:
+    """What is compared with, and how many Services both have."""
+    return f"{other}, {services:,} Service{'s' * (services > 1)}"
+
+
+def in_turn(addresses: Sequence[str]) -> Callable[[Lab], Goal]:
+    """The next of these ClusterIPs, whenever it is asked."""
+    turns = itertools.cycle(addresses)
+    return lambda _: (next(turns), manifests.PORT)
+
+
 def ways_of(other: str, addresses: Sequence[str]) -> Iterator[Way]:
     """All paths to the pod, with these ClusterIPs of its Services."""
-    turns = itertools.cycle(addresses)
-
-    def cluster_ip(_: Lab) -> Goal:
-        return next(turns), manifests.PORT
-
+    cluster_ip = in_turn(addresses)
     near = labs.node_port(_FAR, labs.NODES[_FAR])
-    case = f"{other}, {len(addresses):,} Service{'s' * (len(addresses) > 1)}"
+    case = case_of(other, len(addresses))
     for kind, source, frontend in (
         ("straight, pod to pod", "pod-1-1", labs.straight(_FAR)),
         ("straight, outside to pod", "client", labs.straight(_FAR)),
