@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from ebpflb.cli import main
+from ebpflb.kubectl import program as plugin
 from tests.chart.harness.rendering import (
     CHART,
     Object,
@@ -25,15 +27,18 @@ from tests.chart.harness.rendering import (
     template,
 )
 
-# A file of the chart that shows the notes as YAML.
+# Files of the chart that show the notes as YAML: all, and what they say of a kube-proxy.
 _SHOW = 'notes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}\n'
+_SHOW_KUBE_PROXY = """\
+notes: {{ include "ebpflb.kubeProxyNotes" (merge (dict "root" .) (fromJson `%s`)) | toJson }}
+"""
 
 
-def notes(tmp_path: Path, values: Object) -> str:
+def notes(tmp_path: Path, values: Object, show: str = _SHOW) -> str:
     """The notes that helm would show."""
     chart = tmp_path / "ebpflb"
     shutil.copytree(CHART, chart)
-    (chart / "templates" / "show.yaml").write_text(_SHOW)
+    (chart / "templates" / "show.yaml").write_text(show)
     done = template(values, chart=chart, namespace="network")
     assert done.returncode == 0, done.stderr
     (found,) = (each for each in yaml.safe_load_all(done.stdout) if each and "notes" in each)
@@ -63,7 +68,7 @@ def test_the_notes_ask_the_agent_of_a_node_and_not_of_any(tmp_path: Path) -> Non
     (selector,) = re.findall(r"get pods -n network -o wide -l (\S+)", told)
     labels = installed(render(), "DaemonSet")["spec"]["template"]["metadata"]["labels"]
     assert dict(each.split("=") for each in selector.split(",")).items() <= labels.items()
-    assert re.findall(r"kubectl exec -n network (\S+)", told) == ["POD", "POD"]
+    assert re.findall(r"kubectl exec -n network (\S+)", told) == ["POD"]
 
 
 def test_upgrades_in_the_notes_take_the_defaults_of_the_new_chart(tmp_path: Path) -> None:
@@ -72,10 +77,54 @@ def test_upgrades_in_the_notes_take_the_defaults_of_the_new_chart(tmp_path: Path
     assert all(" --reset-then-reuse-values " in each for each in upgrades)
 
 
+@pytest.mark.parametrize(
+    ("values", "labels", "mode", "said", "unsaid"),
+    [
+        ({}, {}, "", ["on 3 of the nodes", "10249 and 10256"], ["ipvs", "EKS"]),
+        ({}, {}, "ipvs", ["kubeProxy.takeover=true"], ["EKS"]),
+        ({}, {}, '"ipvs"', ["mode is ipvs"], []),
+        ({}, {}, "nftables", ["on 3 of the nodes"], ["ipvs"]),
+        ({}, {"eks.amazonaws.com/component": "kube-proxy"}, "iptables", ["add-on of EKS"], []),
+        (
+            {"metrics": {"port": 20249}, "healthz": {"port": 20256}},
+            {},
+            "",
+            ["on 3 of the nodes"],
+            ["10249"],
+        ),
+    ],
+    ids=["at the same ports", "ipvs", "ipvs in quotes", "nftables", "EKS", "at other ports"],
+)
+def test_the_notes_know_the_kube_proxy_that_is_there(
+    tmp_path: Path,
+    values: Object,
+    labels: dict[str, str],
+    mode: str,
+    said: list[str],
+    unsaid: list[str],
+) -> None:
+    daemonset = {"metadata": {"labels": labels}, "status": {"currentNumberScheduled": 3}}
+    settings = {"data": {"config.conf": f"kind: KubeProxyConfiguration\nmode: {mode}\n"}}
+    given = json.dumps({"daemonset": daemonset, "settings": settings})
+    told = notes(tmp_path, values, _SHOW_KUBE_PROXY % given)
+    assert all(each in told for each in said), told
+    assert not [each for each in unsaid if each in told]
+
+
+def test_where_no_kube_proxy_runs_the_notes_say_nothing_of_it(tmp_path: Path) -> None:
+    gone = {"metadata": {}, "status": {"currentNumberScheduled": 0}}
+    for daemonset in ({}, gone):
+        given = json.dumps({"daemonset": daemonset, "settings": {}})
+        show = _SHOW_KUBE_PROXY % given
+        assert not notes(tmp_path / str(len(daemonset)), {}, show).strip()
+
+
 def test_the_notes_use_commands_that_exist(tmp_path: Path) -> None:
-    used = re.findall(r"-- ebpflb (\w+)", notes(tmp_path, {}))
-    assert used == ["status", "maps"]
-    assert set(used) <= set(main.commands)
+    told = notes(tmp_path, {})
+    assert re.findall(r"-- ebpflb (\w+)", told) == ["status"]
+    assert re.findall(r"kubectl ebpflb (\w+)", told) == ["status"]
+    assert "status" in main.commands
+    assert "status" in plugin.commands
 
 
 def test_the_notes_warn_of_an_api_that_needs_a_service(tmp_path: Path) -> None:

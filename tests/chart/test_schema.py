@@ -20,6 +20,7 @@ OPEN = (
     *("abels", "nnotations", "/nodeSelector", "/requests", "/limits", "/global"),
     # Parts of Kubernetes' and Prometheus's objects, which their API servers check.
     *("Affinity", "elabelings[]", "/extraEnv[]", "/extraVolumes[]", "/extraVolumeMounts[]"),
+    *("/postStart", "/preStop", "/extraObjects[]"),
 )
 WRONG = [
     pytest.param({"metrics": {"enable": True}}, "'enable' not allowed", id="a typo inside"),
@@ -132,7 +133,7 @@ def test_no_object_of_the_schema_takes_unknown_keys_but_labels_and_their_like() 
 
 def test_every_top_level_value_has_a_default() -> None:
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert set(SCHEMA["properties"]) == {*defaults, "global"}
+    assert set(SCHEMA["properties"]) == set(defaults)
 
 
 def test_values_yaml_shows_everything_that_the_schema_knows() -> None:
@@ -140,7 +141,7 @@ def test_values_yaml_shows_everything_that_the_schema_knows() -> None:
     shown = set(leaves(defaults))
     optional = (
         *("/config/", "/tolerations", "/seLinuxOptions/", "/global", "/alerts/"),
-        *("/resources/", "/otherResources/", "Probe/", "/affinity/"),
+        *("/resources/", "/otherResources/", "Probe/", "/affinity/", "/dnsConfig/", "/lifecycle/"),
     )
     for where, schema in objects_in(SCHEMA):
         for name in schema.get("properties", {}):

@@ -1,28 +1,25 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- /* An account for pods of a hook: (dict "root" ROOT "name" NAME "annotations" TEXT "rules" TEXT). */ -}}
 {{- define "ebpflb.account" -}}
-{{- $metadata := dict
-    "name" .name
-    "namespace" .root.Release.Namespace
-    "labels" (include "ebpflb.labels" .root | fromYaml)
-    "annotations" (fromYaml .annotations)
--}}
+{{- $metadata := include "ebpflb.metadata" (dict "root" .root "name" .name "annotations" (fromYaml .annotations)) -}}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  {{- toYaml $metadata | nindent 2 }}
+  {{- $metadata | nindent 2 }}
+{{- if .root.Values.rbac.create }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  {{- toYaml $metadata | nindent 2 }}
+  {{- $metadata | nindent 2 }}
 rules:
   {{- .rules | nindent 2 }}
+  {{- include "ebpflb.openshiftRules" .root | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  {{- toYaml $metadata | nindent 2 }}
+  {{- $metadata | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
@@ -30,7 +27,19 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ .name }}
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ include "ebpflb.namespace" .root }}
+{{- end }}
+{{- end -}}
+
+{{- /* OpenShift admits pods by what their account may use. All of ours need what only this one allows: the
+node's network with a user of their choice. */ -}}
+{{- define "ebpflb.openshiftRules" -}}
+{{- if .Values.openshift.enabled -}}
+- apiGroups: [security.openshift.io]
+  resources: [securitycontextconstraints]
+  resourceNames: [privileged]
+  verbs: [use]
+{{- end -}}
 {{- end -}}
 
 {{- /* To see that DaemonSets are ready, and which of their pods are not. */ -}}

@@ -12,13 +12,28 @@
 {{- end -}}
 
 {{- define "ebpflb.serviceAccountName" -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create is false: name the account of the agents in serviceAccount.name" -}}
+{{- end -}}
 {{- .Values.serviceAccount.name | default (include "ebpflb.fullname" .) -}}
 {{- end -}}
 
 {{- define "ebpflb.image" -}}
 {{- $version := printf ":%s" (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- $digest := .Values.image.digest -}}
-{{- .Values.image.repository -}}{{- ternary (printf "@%s" $digest) $version (ne $digest "") -}}
+{{- include "ebpflb.fromRegistry" (list . .Values.image.repository) -}}
+{{- ternary (printf "@%s" $digest) $version (ne $digest "") -}}
+{{- end -}}
+
+{{- /* An image with global.imageRegistry, if given, in place of its own registry: (list ROOT IMAGE). Its first
+part is a registry if it has a dot or a port, or is localhost. */ -}}
+{{- define "ebpflb.fromRegistry" -}}
+{{- $registry := (index . 0).Values.global.imageRegistry -}}
+{{- $image := index . 1 -}}
+{{- if $registry -}}
+{{- $image = printf "%s/%s" ($registry | trimSuffix "/") (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" $image "") -}}
+{{- end -}}
+{{- $image -}}
 {{- end -}}
 
 {{- define "ebpflb.releaseLabels" -}}
@@ -42,9 +57,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{- /* The same with others, which take precedence: (list ROOT LABELS). */ -}}
-{{- define "ebpflb.labelsWith" -}}
-{{- merge (dict) (index . 1) (include "ebpflb.labels" (index . 0) | fromYaml) | toYaml -}}
+{{- define "ebpflb.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
+{{- /* The metadata of every object: (dict "root" ROOT "name" NAME). It may have labels and annotations of its
+own, which take precedence, and another namespace; "isOfCluster" true: none. */ -}}
+{{- define "ebpflb.metadata" -}}
+name: {{ .name }}
+{{- if not .isOfCluster }}
+namespace: {{ .namespace | default (include "ebpflb.namespace" .root) }}
+{{- end }}
+labels:
+  {{- merge (dict) (.labels | default dict) (include "ebpflb.labels" .root | fromYaml) | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- /* Labels of pods: (list ROOT COMPONENT). Those that select them take precedence. */ -}}

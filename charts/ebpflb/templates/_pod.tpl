@@ -3,7 +3,7 @@
 
 {{- /* Which nodes. What cleans up runs where agents run, and so does `helm test`. */ -}}
 {{- define "ebpflb.nodes" -}}
-{{- with .Values.imagePullSecrets }}
+{{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -40,7 +40,15 @@ tolerations:
 {{- /* In the node's network, with the highest priority. */ -}}
 {{- define "ebpflb.placement" -}}
 hostNetwork: true
-dnsPolicy: Default
+dnsPolicy: {{ .Values.dnsPolicy }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 enableServiceLinks: false
 priorityClassName: {{ .Values.priorityClassName }}
 {{ include "ebpflb.nodes" . }}
@@ -179,7 +187,7 @@ seccompProfile:
 {{- $metrics := .Values.metrics -}}
 {{- $served := dict "bindAddress" ($metrics.bindAddress | default "::") "port" $metrics.rbacProxy.port -}}
 - name: rbac-proxy
-  image: {{ $metrics.rbacProxy.image }}
+  image: {{ include "ebpflb.fromRegistry" (list . $metrics.rbacProxy.image) }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - --secure-listen-address={{ include "ebpflb.bindAddress" $served }}
@@ -245,7 +253,7 @@ args:
     {{- $root.Files.Get "files/cluster_steps.py" | nindent 4 }}
   - {{ index . 1 }}
   - {{ index . 3 | quote }}
-  - {{ $root.Release.Namespace }}
+  - {{ include "ebpflb.namespace" $root }}
   - {{ index . 2 }}
 {{- with include "ebpflb.apiVariables" $root }}
 env:

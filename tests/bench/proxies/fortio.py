@@ -23,7 +23,7 @@ from tests.bench.harness.ways import Way
 from tests.bench.proxies import against
 from tests.cluster.harness.binaries import Recipe, built
 
-VERSION = "1.75.3"
+VERSION = "1.68.2"
 FORTIO = Recipe(f"fortio.org/fortio@v{VERSION}", flags=("-ldflags", "-s -w"))
 
 _FAR = 1
