@@ -33,7 +33,6 @@ from ebpflb.observe.metrics.service_readings import (
     Distribution,
     PortNumbers,
     Reading,
-    add_unusable,
     read_backends,
     read_ports,
 )
@@ -204,7 +203,6 @@ class MapReader:
             labels = self._numbers.labels()
             by_type = self._traffic.by_type(snapshot)
             self._balance.update(snapshot)
-            ports = read_ports(snapshot, by_type, self._balance.ports, labels, self._clock())
             by_backend = self._traffic.by_backend(snapshot) if self._series.backends else {}
             return Reading(
                 entries={**self._source.usage, **_entries(maps, snapshot)},
@@ -213,7 +211,16 @@ class MapReader:
                 lost=read_lost(maps),
                 xdp=read_xdp(maps),
                 flows=read_distributions(maps),
-                ports=add_unusable(labels, ports, self._locations) if self._series.services else (),
+                ports=read_ports(
+                    snapshot,
+                    by_type,
+                    self._balance.ports,
+                    labels,
+                    self._locations,
+                    self._clock(),
+                )
+                if self._series.services
+                else (),
                 backends=read_backends(by_backend, labels, self._locations),
             )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readings of Service ports and their backends for /metrics."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
@@ -40,15 +40,15 @@ _NO_ENDPOINTS = Endpoints()
 
 @dataclass(frozen=True, slots=True)
 class PortReading:
-    """One Service port. traffic: by frontend type, only types with traffic.
+    """One Service port that has had traffic. traffic: by frontend type, only types with traffic.
 
     oldest_seconds is None without connections, imbalance with too few. unusable: endpoints that are
-    not going away, None without traffic or if this node may use any. on_removed: the active ones of
-    endpoints that no longer serve.
+    not going away, None if this node may use any. on_removed: the active ones of endpoints that no
+    longer serve.
     """
 
     labels: PortLabels
-    traffic: Mapping[FrontendType, Counts] = field(default_factory=dict)
+    traffic: Mapping[FrontendType, Counts]
     endpoints: Endpoints = _NO_ENDPOINTS
     active: int = 0
     cross_node: int = 0
@@ -97,7 +97,6 @@ class Reading:
 
 
 _SECOND = 1_000_000_000
-_NO_TRAFFIC: Mapping[FrontendType, Counts] = {}
 _NO_BALANCE = PortBalance()
 _UNKNOWN = EndpointLocation()
 
@@ -133,44 +132,35 @@ def read_ports(
     traffic: TrafficByType,
     balances: Mapping[ServicePortName, PortBalance],
     labels: Mapping[ServicePortName, PortLabels],
+    locations: EndpointLocations,
     now: int,
 ) -> list[PortReading]:
-    """The readings of all Service ports. `now`: CLOCK_MONOTONIC in ns."""
+    """The readings of the Service ports that have had traffic. `now`: CLOCK_MONOTONIC in ns."""
+    used = [name for name in labels if traffic.get(name)]
+    endpoints = {name: _endpoints(snapshot.backends, name) for name in used}
+    left = {name for name, found in endpoints.items() if not any(found)}
+    standing = locations.standing(left) if left else {}
     readings = []
-    for name, each in labels.items():
-        counts = traffic.get(name, _NO_TRAFFIC)
+    for name in used:
         balance = balances.get(name, _NO_BALANCE)
-        uses = snapshot.backends.uses(name) if counts else ()
+        uses = snapshot.backends.uses(name)
         active, oldest = _in_use(uses, snapshot.active)
         age = None if oldest is None else max(now - oldest, 0) / _SECOND
-        endpoints = _endpoints(snapshot.backends, name)
         crossings = balance.cross_node, balance.cross_zone
         readings.append(
             PortReading(
-                each,
-                counts,
-                endpoints,
+                labels[name],
+                traffic[name],
+                endpoints[name],
                 active,
                 *crossings,
                 age,
                 balance.imbalance,
-                on_removed=_on_removed(snapshot, name, uses),
+                standing.get(name, 0) if name in left else None,
+                _on_removed(snapshot, name, uses),
             )
         )
     return readings
-
-
-def add_unusable(
-    names: Iterable[ServicePortName], ports: Sequence[PortReading], locations: EndpointLocations
-) -> list[PortReading]:
-    """The readings with `unusable`. names: of each port."""
-    named = list(zip(names, ports, strict=True))
-    left = {name for name, port in named if port.traffic and not any(port.endpoints)}
-    standing = locations.standing(left) if left else {}
-    return [
-        replace(port, unusable=standing.get(name, 0)) if name in left else port
-        for name, port in named
-    ]
 
 
 def _in_use(uses: Collection[Use], active: ActiveFlows) -> tuple[int, int | None]:

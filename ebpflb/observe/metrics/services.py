@@ -110,26 +110,25 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
         for labels, port in labelled
         for kind, traffic in port.traffic.items()
     ]
-    used = [(labels, port) for labels, port in labelled if port.traffic]
     yield from _typed_families(typed)
     for name, text, value in _CROSSINGS:
         yield MetricFamily(
             f"ebpflb_service_{name}_connections_total",
             "counter",
             text,
-            [(labels, value(port)) for labels, port in used],
+            [(labels, value(port)) for labels, port in labelled],
         )
     yield MetricFamily(
         "ebpflb_service_active_connections",
         "gauge",
         "Current connections and flows.",
-        [(labels, port.active) for labels, port in used],
+        [(labels, port.active) for labels, port in labelled],
     )
     yield MetricFamily(
         "ebpflb_service_removed_endpoint_connections",
         "gauge",
         "Current connections and flows of endpoints that were deleted, or are not ready any more.",
-        [(labels, port.on_removed) for labels, port in used],
+        [(labels, port.on_removed) for labels, port in labelled],
     )
     yield MetricFamily(
         "ebpflb_service_endpoints",
@@ -141,9 +140,9 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
         "ebpflb_service_unusable_endpoints",
         "gauge",
         _UNUSABLE,
-        [(text, count) for text, port in used if (count := port.unusable) is not None],
+        [(text, count) for text, port in labelled if (count := port.unusable) is not None],
     )
-    yield from _age_and_balance(used)
+    yield from _age_and_balance(labelled)
 
 
 def _typed_families(typed: _Typed) -> Iterator[MetricFamily]:
@@ -167,18 +166,18 @@ def _endpoints(labelled: Iterable[tuple[str, PortReading]]) -> _Samples:
             yield f'{labels},state="{state}"', count
 
 
-def _age_and_balance(used: Sequence[tuple[str, PortReading]]) -> Iterator[MetricFamily]:
+def _age_and_balance(labelled: Sequence[tuple[str, PortReading]]) -> Iterator[MetricFamily]:
     yield MetricFamily(
         "ebpflb_service_oldest_connection_seconds",
         "gauge",
         "Age of the oldest current connection or flow.",
-        [(text, age) for text, port in used if (age := port.oldest_seconds) is not None],
+        [(text, age) for text, port in labelled if (age := port.oldest_seconds) is not None],
     )
     yield MetricFamily(
         "ebpflb_service_imbalance_ratio",
         "gauge",
         _IMBALANCE,
-        [(text, ratio) for text, port in used if (ratio := port.imbalance) is not None],
+        [(text, ratio) for text, port in labelled if (ratio := port.imbalance) is not None],
     )
 
 

@@ -32,7 +32,6 @@ READING = Reading(
         PortReading(
             LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25, 8, 9
         ),
-        PortReading(LABELS._replace(service="idle")),
     ],
     backends=[BackendReading(LABELS, "10.1.0.1:80", "node-b", "z1", COUNTED, 4)],
 )
@@ -125,11 +124,6 @@ def test_values_of_backends_drops_and_flows(page):
     assert found["ebpflb_flow_rtt_seconds_bucket", "+Inf", "tc"] == 3
     assert found["ebpflb_flow_rtt_seconds_sum", "tc"] == 4.5
     assert found["ebpflb_endpoint_first_connection_seconds_count",] == 1
-
-
-def test_a_service_without_traffic_has_its_endpoints_alone(page):
-    named = {name for name, *_ in samples(page, "idle") if name.startswith("ebpflb_service_")}
-    assert named == {"ebpflb_service_endpoints"}
 
 
 def test_the_text_is_what_prometheus_reads():
