@@ -13,7 +13,7 @@ import yaml
 
 import ebpflb
 from ebpflb.cli import main
-from tests.chart.harness.alerts import alerts, write_rules
+from tests.chart.harness.alerts import alerts, records, rules, write_rules
 from tests.chart.harness.exposed import exposed, labels_of, metrics_of
 from tests.chart.harness.rendering import CHART, EVERYTHING, Object, installed, render
 
@@ -48,11 +48,11 @@ def sections() -> dict[str, str]:
 
 
 def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
-    rules = alerts()
-    path = write_rules(rules, tmp_path / "rules.yaml")
+    groups = rules()
+    path = write_rules(groups, tmp_path / "rules.yaml")
     done = promtool("check", "rules", path.name, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"SUCCESS: {len(rules)} rules found" in done.stdout
+    assert f"SUCCESS: {sum(map(len, groups.values()))} rules found" in done.stdout
 
 
 def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
@@ -62,7 +62,7 @@ def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not()
 
 @each_case
 def test_promtool_finds_every_alert_to_fire_as_it_should(case: str, tmp_path: Path) -> None:
-    write_rules(alerts(), tmp_path / "rules.yaml")
+    write_rules(rules(), tmp_path / "rules.yaml")
     tests: list[dict[str, Any]] = [
         {
             "name": name,
@@ -79,7 +79,7 @@ def test_promtool_finds_every_alert_to_fire_as_it_should(case: str, tmp_path: Pa
 
 
 def test_one_prometheus_tells_clusters_apart(tmp_path: Path) -> None:
-    write_rules(alerts(), tmp_path / "rules.yaml")
+    write_rules(rules(), tmp_path / "rules.yaml")
     tests = []
     for name, cases in CASES.items():
         series = {
@@ -112,8 +112,11 @@ def test_cases_are_made_of_series_that_the_agent_exposes(case: str) -> None:
             assert labels_of(series) <= {*known[name], "le"}, series
 
 
-def test_every_alert_is_about_series_that_the_agent_exposes() -> None:
-    known = exposed()
+def test_every_rule_is_about_series_that_the_agent_exposes_or_that_are_recorded() -> None:
+    known = dict(exposed())
+    for rule in records():
+        assert metrics_of(rule["expr"]) <= set(known), rule
+        known[rule["record"]] = frozenset({"cluster", "namespace", "service"})
     for rule in alerts():
         used = metrics_of(rule["expr"])
         assert used, rule["alert"]
@@ -178,7 +181,7 @@ def test_links_to_the_runbook_lead_somewhere_or_are_not_there(tmp_path: Path) ->
     with (chart / "Chart.yaml").open("a") as file:
         file.write("home: https://example.org/ebpflb\n")
     values = {"metrics": {"enabled": True, "prometheusRule": {"enabled": True}}}
-    (group,) = installed(render(values, chart=chart), "PrometheusRule")["spec"]["groups"]
+    *_, group = installed(render(values, chart=chart), "PrometheusRule")["spec"]["groups"]
     page = f"https://example.org/ebpflb/blob/v{ebpflb.__version__}/docs/runbook.md"
     for each in group["rules"]:
         assert each["annotations"]["runbook_url"] == f"{page}#{each['alert'].lower()}"

@@ -18,7 +18,7 @@ import pytest
 
 from ebpflb.lab import Lab, LabConfig
 from ebpflb.lab.member import NodeAgent
-from tests.chart.harness.alerts import alerts, write_rules
+from tests.chart.harness.alerts import alerts, rules, write_rules
 from tests.chart.harness.dashboards import Dashboard, Query, dashboards, replaced, values_asked_for
 from tests.chart.harness.rendering import EVERYTHING, installed, render
 from tests.e2e.harness.cluster import Cluster, built, lab_name, started
@@ -44,6 +44,8 @@ PROVOKED = {
     "EbpflbConnectionsFail",
     "EbpflbConntrackFull",
     "EbpflbDropping",
+    "EbpflbErrorBudgetFast",
+    "EbpflbErrorBudgetSlow",
     "EbpflbFlowRecordsLost",
     "EbpflbHealthChecksNotAnswered",
     "EbpflbImbalance",
@@ -102,7 +104,10 @@ def scrapes(cluster: Cluster, folder: Path) -> Scrapes:
     """As the operator derives them from the chart's monitor, with its rules, whose alerts fire at
     once.
     """
-    rules = [{key: rule[key] for key in rule if key != "for"} for rule in alerts()]
+    groups = {
+        name: [{key: rule[key] for key in rule if key != "for"} for rule in found]
+        for name, found in rules().items()
+    }
     monitor = installed(render(EVERYTHING), "ServiceMonitor")["spec"]
     labels = {"namespace": "kube-system", "service": "ebpflb-metrics", "endpoint": "metrics"}
     targets = [
@@ -110,7 +115,7 @@ def scrapes(cluster: Cluster, folder: Path) -> Scrapes:
         for node in cluster.nodes
     ]
     honors = monitor["endpoints"][0]["honorLabels"]
-    return Scrapes("ebpflb", targets, honors, [write_rules(rules, folder / "rules.yaml")])
+    return Scrapes("ebpflb", targets, honors, [write_rules(groups, folder / "rules.yaml")])
 
 
 def probe(cluster: Cluster) -> None:

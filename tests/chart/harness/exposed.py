@@ -17,7 +17,7 @@ from ebpflb.observe.metrics.service_readings import (
     Reading,
 )
 
-METRIC = re.compile(r"\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
+METRIC = re.compile(r"\bebpflb:[\w:]+|\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
 # Series that Prometheus adds for each scrape, and labels that the chart's monitors add; cluster is
 # one that their relabelings may add.
 OF_PROMETHEUS = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
