@@ -21,6 +21,8 @@ from ebpflb.lab import LabNode, Member
 _KINDS = {
     "/api/v1/services": "Service",
     "/api/v1/nodes": "Node",
+    "/api/v1/namespaces": "Namespace",
+    "/api/v1/pods": "Pod",
     "/apis/discovery.k8s.io/v1/endpointslices": "EndpointSlice",
 }
 _TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
