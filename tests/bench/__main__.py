@@ -128,7 +128,7 @@ def _run(name: str, found: Iterable[Row], console: Console) -> list[Row]:
     console.print(f"{name} ...", style="dim")
     rows = []
     for row in found:
-        console.print(f"  {row.case}: {row.result} {row.verdict}")
+        console.print(f"  {row.case}: {row.measured}: {row.result} {row.verdict}")
         rows.append(row)
     return rows
 
