@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from stat import S_ISDIR
 from typing import NamedTuple
 
 from inotify_simple import Event, INotify, flags
@@ -122,7 +123,9 @@ class Watch:
             with suppress(OSError):
                 self._inotify.rm_watch(watch)
         self._location = self._location_now()
-        os.stat(self._path)
+        if S_ISDIR(os.stat(self._path).st_mode) is self._is_single:
+            # It has appeared, or become another, meanwhile.
+            return self.follow()
         self.is_file = self._is_single
         return self._names()
 

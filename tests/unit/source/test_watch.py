@@ -241,3 +241,21 @@ def test_a_lack_of_watches_is_reported(home: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(INotify, "add_watch", add_watch)
     with closing(Watch(str(home))) as watch, pytest.raises(OSError, match="No space left"):
         watch.follow()
+
+
+@pytest.mark.parametrize("is_directory", [True, False], ids=["directory", "file"])
+def test_what_appears_while_it_is_looked_for_is_followed_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_directory: bool
+):
+    path, look = tmp_path / "web.yaml", os.path.isdir
+
+    def appears_after_the_look(looked_at: str) -> bool:
+        found = look(looked_at) if path.exists() else not is_directory
+        if not path.exists():
+            path.mkdir() if is_directory else path.touch()
+        return found
+
+    monkeypatch.setattr(os.path, "isdir", appears_after_the_look)
+    with closing(Watch(str(path))) as watch:
+        assert watch.follow() == ([] if is_directory else ["web.yaml"])
+        assert watch.is_file is not is_directory
