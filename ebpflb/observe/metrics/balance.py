@@ -5,15 +5,15 @@ Computed from the difference between the backends' counters in successive snapsh
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from ebpflb.dataplane.layout.records import LOCAL, USABLE
-from ebpflb.dataplane.view.counts import Use
+from ebpflb.dataplane.view.counts import Sums, Use
 from ebpflb.dataplane.view.snapshot import BackendGroups, Snapshot
 from ebpflb.model.address import Family, family_of
-from ebpflb.model.flow import balance
+from ebpflb.model.flow import Counts, balance
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
 
@@ -22,29 +22,40 @@ WINDOW_SECONDS = 300.0
 # With fewer connections per backend, chance alone looks like imbalance.
 ENOUGH_CONNECTIONS = 10
 
-_CONNECTIONS = 0
+Counted = tuple[int, int]
+"""Connections of a backend, and bytes in both directions."""
+
+_NOTHING: Counted = (0, 0)
+_CONNECTIONS = Counts._fields.index("connections")
+_ORIGINAL_BYTES = Counts._fields.index("original_bytes")
+_REPLY_BYTES = Counts._fields.index("reply_bytes")
 _UNKNOWN = EndpointLocation()
 _Families = tuple[Sequence[Use], Sequence[Use]]
 
 
 @dataclass(slots=True)
 class _BackendCount:
-    """connections: at the last snapshot. older, newer: at the last two window boundaries."""
+    """connections, bytes: at the last snapshot. older, newer: connections at the last two window
+    boundaries.
+    """
 
     connections: int
+    bytes: int
     older: int
     newer: int
 
 
 @dataclass(slots=True)
 class PortBalance:
-    """cross_node, cross_zone: connections since the beginning. imbalance: None if too few.
+    """cross_node, cross_zone: connections since the beginning, and cross_zone_bytes, in both
+    directions. imbalance: None if too few.
 
     seen: all backends; usable: those that take new connections, by address family.
     """
 
     cross_node: int = 0
     cross_zone: int = 0
+    cross_zone_bytes: int = 0
     imbalance: float | None = None
     seen: dict[Use, _BackendCount] = field(default_factory=dict)
     usable: _Families = ((), ())
@@ -64,13 +75,13 @@ class BackendBalance:
         self._locations = locations
         self._clock = clock
         self._groups: BackendGroups | None = None
-        self._before: Sequence[int] | None = None
+        self._before: Sequence[Counted] | None = None
         self._turned = clock()
 
-    def begin(self, connections: Sequence[int]) -> None:
+    def begin(self, counts: Iterable[Sums]) -> None:
         """What backends have counted until now, by index. No effect after the first update()."""
         if self._groups is None:
-            self._before = connections
+            self._before = list(map(_counted, counts))
 
     def update(self, snapshot: Snapshot) -> None:
         """Add what the backends counted since the last snapshot.
@@ -80,7 +91,7 @@ class BackendBalance:
         self._turn()
         is_changed = snapshot.backends is not self._groups
         if self._groups is None and self._before is None:
-            self._before = [each[_CONNECTIONS] for each in snapshot.backend_counts]
+            self._before = list(map(_counted, snapshot.backend_counts))
         self._groups = snapshot.backends
         if is_changed:
             kept = {name: port for name, port in self.ports.items() if name[:3] in snapshot.ports}
@@ -117,26 +128,40 @@ class BackendBalance:
     def _count(self, port: PortBalance, snapshot: Snapshot) -> None:
         own = self._locations.own
         for (index, _), seen in port.seen.items():
-            new = snapshot.backend_counts[index][_CONNECTIONS] - seen.connections
-            if new <= 0:
+            connections, size = _counted(snapshot.backend_counts[index])
+            # Less where the counters began anew.
+            new, moved = max(connections - seen.connections, 0), max(size - seen.bytes, 0)
+            if not new and not moved:
                 continue
             seen.connections += new
+            seen.bytes += moved
             if not snapshot.backends.flags[index] & LOCAL:
                 port.cross_node += new
                 zone = self._locations.get(snapshot.backends.address(index), _UNKNOWN).zone
-                port.cross_zone += new if zone and own.zone and zone != own.zone else 0
+                if zone and own.zone and zone != own.zone:
+                    port.cross_zone += new
+                    port.cross_zone_bytes += moved
+
+
+def _counted(counts: Sums) -> Counted:
+    if not any(counts):
+        return _NOTHING
+    return counts[_CONNECTIONS], counts[_ORIGINAL_BYTES] + counts[_REPLY_BYTES]
 
 
 def _take(
-    port: PortBalance, snapshot: Snapshot, name: ServicePortName, counted: Sequence[int] = ()
+    port: PortBalance, snapshot: Snapshot, name: ServicePortName, counted: Sequence[Counted] = ()
 ) -> None:
     """`counted`: by new backends, before they are followed; 0 beyond its end."""
     before, port.seen = port.seen, {}
     for use in snapshot.backends.uses(name):
         index, _ = use
-        now = snapshot.backend_counts[index][_CONNECTIONS]
-        base = min(counted[index], now) if index < len(counted) else 0
-        port.seen[use] = before.get(use) or _BackendCount(base, base, base)
+        now = _counted(snapshot.backend_counts[index])
+        base = map(min, counted[index], now) if index < len(counted) else _NOTHING
+        connections, size = base
+        port.seen[use] = before.get(use) or _BackendCount(
+            connections, size, connections, connections
+        )
 
 
 def _usable(groups: BackendGroups, name: ServicePortName) -> _Families:

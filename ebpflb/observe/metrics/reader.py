@@ -186,9 +186,8 @@ class MapReader:
         maps = self._source.maps
         try:
             if maps is not None:
-                counted = [each[0] for each in sums(maps["lb_count_back"])]
                 with self._lock:
-                    self._balance.begin(counted)
+                    self._balance.begin(sums(maps["lb_count_back"]))
         except EbpflbError as error:
             _log.warning("cannot read the counters: %s", error)
 

@@ -53,6 +53,7 @@ class PortReading:
     active: int = 0
     cross_node: int = 0
     cross_zone: int = 0
+    cross_zone_bytes: int = 0
     oldest_seconds: float | None = None
     imbalance: float | None = None
     unusable: int | None = None
@@ -146,7 +147,7 @@ def read_ports(
         uses = snapshot.backends.uses(name)
         active, oldest = _in_use(uses, snapshot.active)
         age = None if oldest is None else max(now - oldest, 0) / _SECOND
-        crossings = balance.cross_node, balance.cross_zone
+        crossings = balance.cross_node, balance.cross_zone, balance.cross_zone_bytes
         readings.append(
             PortReading(
                 labels[name],

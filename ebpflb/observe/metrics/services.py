@@ -28,15 +28,20 @@ _BOTH_WAYS = (
 )
 _CROSSINGS: tuple[tuple[str, str, Callable[[PortReading], int]], ...] = (
     (
-        "cross_node",
+        "cross_node_connections",
         "Connections to a backend on another node, since the agent started.",
         lambda port: port.cross_node,
     ),
     (
-        "cross_zone",
+        "cross_zone_connections",
         "Connections to a backend in another zone, if both zones are known, since the agent "
         "started.",
         lambda port: port.cross_zone,
+    ),
+    (
+        "cross_zone_bytes",
+        "Payload bytes in both directions of such connections.",
+        lambda port: port.cross_zone_bytes,
     ),
 )
 _IMBALANCE = (
@@ -113,7 +118,7 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
     yield from _typed_families(typed)
     for name, text, value in _CROSSINGS:
         yield MetricFamily(
-            f"ebpflb_service_{name}_connections_total",
+            f"ebpflb_service_{name}_total",
             "counter",
             text,
             [(labels, value(port)) for labels, port in labelled],

@@ -119,6 +119,9 @@ def test_connections_to_the_other_node_and_zone_are_counted_apart(cluster):
             (*plain("endpoints", "tcp"), "remote"): len(lab.pods_on("node2")) * 2,
         },
     )
+    # A question and its answer each.
+    crossed = plain("cross_zone_bytes_total", "tcp")
+    wait_until(lambda: is_at_least(node, spec.name, crossed, 2 * elsewhere), "bytes are counted")
 
 
 def test_what_is_open_now_is_shown_with_its_age_and_its_backend(cluster):

@@ -217,6 +217,20 @@ def test_connections_that_leave_the_node_and_its_zone(world):
     assert (world.port().cross_node, world.port().cross_zone) == (11, 4)
 
 
+def test_bytes_that_leave_the_zone():
+    world = World()
+    world.serve(frontend(choice=BOTH))
+    world.note(Node("node-a", zone="z1"), pods(POD, zone="z2"), pods(OTHER_POD, zone="z1"))
+    world.count("lb_count_front", 0, connections=1)
+    world.count("lb_count_back", 0, connections=1, original=LbTraffic(1, 1000))
+    world.reader.begin()
+    world.count("lb_count_back", 0, original=LbTraffic(2, 1500), reply=LbTraffic(3, 20))
+    world.count("lb_count_back", 1, connections=1, reply=LbTraffic(1, 7))
+    assert (world.port().cross_zone, world.port().cross_zone_bytes) == (0, 520)
+    world.count("lb_count_back", 0, connections=1, reply=LbTraffic(4, 100))
+    assert (world.port().cross_zone, world.port().cross_zone_bytes) == (1, 600)
+
+
 def test_crossings_go_on_when_all_backends_were_gone_for_a_while(world):
     world.note(Node("node-a", zone="z1"), pods(POD, zone="z2"), pods(OTHER_POD, zone="z1"))
     world.count("lb_count_front", 0, connections=10)

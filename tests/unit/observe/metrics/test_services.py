@@ -30,7 +30,17 @@ READING = Reading(
     flows={("ebpflb_flow_rtt_seconds", "tc"): Distribution([(0.5, 1), (inf, 3)], 4.5)},
     ports=[
         PortReading(
-            LABELS, {FrontendType.CLUSTER_IP: COUNTED}, Endpoints(1, 2, 3), 4, 5, 6, 7.5, 1.25, 8, 9
+            LABELS,
+            {FrontendType.CLUSTER_IP: COUNTED},
+            Endpoints(1, 2, 3),
+            active=4,
+            cross_node=5,
+            cross_zone=6,
+            cross_zone_bytes=10,
+            oldest_seconds=7.5,
+            imbalance=1.25,
+            unusable=8,
+            on_removed=9,
         ),
     ],
     backends=[BackendReading(LABELS, "10.1.0.1:80", "node-b", "z1", COUNTED, 4)],
@@ -48,6 +58,7 @@ NAMES = {
     "service_endpoints": ("gauge", PORT | {"state"}),
     "service_cross_node_connections": ("counter", PORT),
     "service_cross_zone_connections": ("counter", PORT),
+    "service_cross_zone_bytes": ("counter", PORT),
     "service_imbalance_ratio": ("gauge", PORT),
     "service_oldest_connection_seconds": ("gauge", PORT),
     "service_unusable_endpoints": ("gauge", PORT),
@@ -105,6 +116,7 @@ def test_values_are_those_of_the_reading(page):
     assert found["ebpflb_service_active_connections",] == 4
     assert found["ebpflb_service_cross_node_connections_total",] == 5
     assert found["ebpflb_service_cross_zone_connections_total",] == 6
+    assert found["ebpflb_service_cross_zone_bytes_total",] == 10
     assert found["ebpflb_service_oldest_connection_seconds",] == 7.5
     assert found["ebpflb_service_imbalance_ratio",] == 1.25
     assert found["ebpflb_service_unusable_endpoints",] == 8
