@@ -24,6 +24,7 @@ NAME = "kubectl ebpflb"
             "status": "ebpflb.kubectl.status:status",
             "doctor": "ebpflb.kubectl.doctor:doctor",
             "sysdump": "ebpflb.kubectl.sysdump:sysdump",
+            "live": "ebpflb.kubectl.live.command:live",
             "ui": "ebpflb.kubectl.ui.command:ui",
         }
     ),

@@ -87,7 +87,7 @@ class Access:
             yield
         except NONSENSE as error:
             raise ClusterError(
-                f"{self._host}: an object that this version cannot read ({error!r:.60})"
+                f"{self.server}: an object that this version cannot read ({error!r:.60})"
             ) from error
 
     def items(self, path: str, query: Query = (), accept: str = JSON) -> Iterator[Object]:
@@ -98,19 +98,19 @@ class Access:
             try:
                 page = yield from readable_items_of(raw)
             except JsonError as error:
-                raise ClusterError(f"{self._host}: what answers is no API server") from error
+                raise ClusterError(f"{self.server}: what answers is no API server") from error
             with self.reading():
                 more = page.get("metadata", {}).get("continue", "")
             if not more:
                 return
-        raise ClusterError(f"{self._host}: the list at {path} does not end")
+        raise ClusterError(f"{self.server}: the list at {path} does not end")
 
     def get(self, path: str, query: Query = (), accept: str = JSON) -> Object:
         """An object or a list. ClusterError."""
         try:
             return object_of(self.read(path, query, accept))
         except JsonError as error:
-            raise ClusterError(f"{self._host}: what answers is no API server") from error
+            raise ClusterError(f"{self.server}: what answers is no API server") from error
 
     def read(self, path: str, query: Query = (), accept: str = "*/*") -> bytes:
         """The API server's raw answer. ClusterError."""
@@ -127,10 +127,10 @@ class Access:
             content = bytes(answer.read(_MOST_BYTES + 1))
         except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
             raise ClusterError(
-                f"cannot reach the API server at {self._host}: {reason_of(error)}"
+                f"cannot reach the API server at {self.server}: {reason_of(error)}"
             ) from error
         if len(content) > _MOST_BYTES:
-            raise ClusterError(f"{self._host}: the answer to {path} does not end")
+            raise ClusterError(f"{self.server}: the answer to {path} does not end")
         return content
 
     def websocket(self, path: str, query: Query) -> websocket.WebSocket:
@@ -154,11 +154,12 @@ class Access:
         except websocket.WebSocketBadStatusException as error:
             raise self._refusal(error.status_code, _refused(error), path) from error
         except (websocket.WebSocketException, OSError, ConfigException) as error:
-            raise ClusterError(f"cannot reach {self._host}: {reason_of(error)}") from error
+            raise ClusterError(f"cannot reach {self.server}: {reason_of(error)}") from error
         return connection
 
     @property
-    def _host(self) -> str:
+    def server(self) -> str:
+        """Its URL."""
         return str(self._configuration.host)
 
     def _headers(self) -> dict[str, str]:
@@ -195,7 +196,7 @@ class Access:
     def _refusal(self, status: int, message: str, path: str) -> ClusterError:
         if status == HTTPStatus.UNAUTHORIZED:
             return ClusterError(
-                f"the API server at {self._host} does not accept the kubeconfig's credentials: "
+                f"the API server at {self.server} does not accept the kubeconfig's credentials: "
                 "log in again, or use another --kubeconfig or --context"
             )
         if status == HTTPStatus.FORBIDDEN:

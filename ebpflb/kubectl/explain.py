@@ -103,22 +103,24 @@ def explain(
     becomes of the connection, and with what chance it goes to each endpoint; `!` marks those to
     which it fails. Below it is one answer for each line of the table, or all with -o wide.
     """
-    chosen = namespace or cluster.namespace
     try:
-        with cluster.access.reading():
-            asked = questions(cluster.access, cluster.agents, source, target, chosen)
+        groups = explained(cluster, source, target, namespace or cluster.namespace)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    groups = _groups(cluster, asked)
     if output in ("table", "wide"):
-        click.echo(_text(cluster, groups, output))
+        click.echo(text_of(cluster, groups, output))
     else:
         emit(groups, output, lambda: ())
     cluster.exit_status = _status(cluster, groups)
 
 
-def _groups(cluster: Cluster, asked: list[NodeQuestion]) -> list[AnswerOfNodes]:
-    """Most severe first, then by the number of nodes."""
+def explained(cluster: Cluster, source: str, target: str, namespace: str) -> list[AnswerOfNodes]:
+    """SRC and DST: as on the command line. Most severe first, then by the number of nodes.
+
+    ConfigError, ClusterError.
+    """
+    with cluster.access.reading():
+        asked = questions(cluster.access, cluster.agents, source, target, namespace)
     found: dict[object, AnswerOfNodes] = {}
     while asked:
         # A node with several questions gets them one after the other.
@@ -146,7 +148,7 @@ def _read(
     return (source, target, json.dumps(answer, sort_keys=True)), found
 
 
-def _text(cluster: Cluster, groups: Iterable[AnswerOfNodes], output: Output) -> str:
+def text_of(cluster: Cluster, groups: Iterable[AnswerOfNodes], output: Output) -> str:
     """One answer if all nodes print the same, else a matrix and then answers of single nodes."""
     printed: dict[str, Printed] = {}
     for group in groups:

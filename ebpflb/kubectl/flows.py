@@ -49,15 +49,16 @@ def flows(cluster: Cluster, **given: Any) -> None:
     check_output(given)
     wanted = parameters(given, cluster.namespace)
     follows = bool(wanted.pop("follow", ""))
-    found = _followed(cluster, wanted) if follows else _newest(_asked(cluster, wanted), wanted)
+    found = _followed(cluster, wanted) if follows else recent(cluster, wanted)
     show(found, given["output"], follow=follows, nodes=True)
 
 
-def _newest(
-    found: Iterable[Flow | LostFlows], wanted: Mapping[str, str]
-) -> Iterator[Flow | LostFlows]:
-    """The last flows, or all, oldest first. Keeps no more than the limit in memory."""
-    limit = wanted.get("limit")
+def recent(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
+    """The last flows of all nodes, or all, oldest first. Keeps no more than the limit in memory.
+
+    `wanted`: the parameters of the agents' query.
+    """
+    found, limit = _asked(cluster, wanted), wanted.get("limit")
     if limit is None:
         return iter(sorted(found, key=_time))
     return reversed(nlargest(int(limit), found, key=_time))

@@ -39,7 +39,7 @@ def top(cluster: Cluster, watch: bool, **given: Any) -> None:
     output, every = given["output"], given["every"] or bool(wanted)
 
     def sample() -> list[ServiceRate]:
-        found = chosen_by(wanted, _sample(cluster, given["interval"], namespace))
+        found = chosen_by(wanted, sampled(cluster, given["interval"], namespace))
         return ordered(found, given["sort"])
 
     lines = partial(
@@ -47,7 +47,7 @@ def top(cluster: Cluster, watch: bool, **given: Any) -> None:
         backends=given["backends"],
         every=every,
         is_wide=output == "wide",
-        columns=_COLUMNS,
+        columns=COLUMNS_OF_NODES,
     )
     cluster.show(sample, lines, output, watch=watch, pause_seconds=0)
 
@@ -61,10 +61,14 @@ def _state(backend: BackendRate) -> str:
     return going(backend)
 
 
-_COLUMNS = [each._replace(part=_state) if each.title == "BACKENDS" else each for each in COLUMNS]
+COLUMNS_OF_NODES = [
+    each._replace(part=_state) if each.title == "BACKENDS" else each for each in COLUMNS
+]
+"""The columns of `ebpflb top`, of several nodes together."""
 
 
-def _sample(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRate]:
+def sampled(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRate]:
+    """What the Services of a namespace, or all, carry on all nodes. `interval`: seconds."""
     options = [f"--interval={interval:g}", *([f"--namespace={namespace}"] if namespace else [])]
     rates = RatesOfCluster()
     for _, found in cluster.ask_compact("top", options, rates.read):

@@ -40,7 +40,7 @@ NOT_RUN = {
     ),
     "the lab is their place: tests/e2e/observe/test_troubleshooting.py": (r"ebpflb lab .*",),
     "they do not end by themselves: test_plugin.py, test_broken.py": (
-        r"kubectl ebpflb ui",
+        r"kubectl ebpflb (ui|live)( .*)?",
         r"ebpflb flows --follow .*",
     ),
     "an agent runs already": (r"ebpflb run --(manifests|config) .*",),

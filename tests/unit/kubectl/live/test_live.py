@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The screens, as keys make them, over agents behind an API server."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.widgets import DataTable, Input, Static
+
+from ebpflb.kubectl.access import Access
+from ebpflb.kubectl.cluster import Cluster
+from ebpflb.kubectl.execution import PodExecutor
+from ebpflb.kubectl.live.app import ExplainScreen, LiveApp, ServiceScreen, ServicesScreen
+from ebpflb.kubectl.live.sight import Sight
+from tests.unit.cli.explained import FRONTEND, answered
+from tests.unit.cli.explained import backend as explained_backend
+from tests.unit.kubectl.answers import backend, compact_top, flow, lines, service
+
+PATIENCE_SECONDS = 20.0
+TALK = "default/web:http"
+
+
+@pytest.fixture
+def two(nodes):
+    nodes.add("a", "b")
+    web = service(backend("10.1.0.1", 30.0), backend("10.1.0.2", 2.0, trouble="answers nobody"))
+    api = service(backend("10.1.0.3", 90.0), name="api", troubles=["refuses connections"])
+    nodes.say("a", "top --compact", compact_top(web, api))
+    nodes.say("b", "top --compact", compact_top(web))
+    to_second = {"address": "10.1.0.2", "port": 8080}
+    nodes.say("a", "flows", lines(flow(1), flow(3, backend=to_second, verdict="failed")))
+    nodes.say("b", "flows", lines(flow(2)))
+    answer = answered(frontend=FRONTEND, backends=[explained_backend()])
+    for name in "ab":
+        nodes.say(name, "explain", answer)
+    nodes.objects.texts["/api/v1/namespaces/default/pods/curl"] = json.dumps(
+        {"spec": {"nodeName": "b"}}
+    )
+    return nodes
+
+
+class Keys:
+    """Presses keys, and waits for what they bring."""
+
+    def __init__(self, app, pilot):
+        self.app, self._pilot = app, pilot
+
+    async def press(self, *keys):
+        await self._pilot.press(*keys)
+
+    async def until(self, condition):
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while not condition():
+            assert asyncio.get_running_loop().time() < deadline, self.app.screen
+            await self._pilot.pause(0.02)
+
+    def rows(self, table):
+        found = self.app.screen.query(f"#{table}")
+        if not found:
+            return []
+        shown = found.first(DataTable)
+        return [[str(cell) for cell in shown.get_row_at(at)] for at in range(shown.row_count)]
+
+    def text(self, name):
+        found = self.app.screen.query(f"#{name}")
+        return str(found.first(Static).render()) if found else ""
+
+
+@asynccontextmanager
+async def opened(nodes):
+    access = Access(str(nodes.kubeconfig), seconds=60)
+    cluster = Cluster(access, (), PodExecutor(access))
+    cluster.find()
+    app = LiveApp(Sight(cluster, "", 0.5))
+    async with app.run_test(size=(140, 40)) as pilot:
+        keys = Keys(app, pilot)
+        await keys.until(lambda: app.looked.found is not None or app.looked.complaint)
+        await keys.until(lambda: isinstance(app.screen, ServicesScreen))
+        yield keys
+
+
+def names(keys):
+    return [row[0].lstrip("! ") for row in keys.rows("services")]
+
+
+def run(test, nodes):
+    async def driven():
+        async with opened(nodes) as keys:
+            await test(keys)
+
+    asyncio.run(driven())
+
+
+def test_services_of_all_nodes_come_by_their_rate_with_their_trouble(two):
+    async def test(keys):
+        await keys.until(lambda: len(keys.rows("services")) == 2)
+        first, second = keys.rows("services")
+        assert (first[0], first[1], first[-1]) == (
+            "! default/api:http",
+            "90",
+            "refuses connections (1 node)",
+        )
+        assert second[1] == "64"
+
+    run(test, two)
+
+
+def test_they_are_sorted_by_another_column(two):
+    async def test(keys):
+        await keys.until(lambda: names(keys) == ["default/api:http", TALK])
+        await keys.press("s")
+        await keys.until(lambda: names(keys) == [TALK, "default/api:http"])
+
+    run(test, two)
+
+
+def test_a_part_of_a_name_selects_and_enter_returns_to_the_table(two):
+    async def test(keys):
+        await keys.press("slash", *"web", "enter")
+        await keys.until(lambda: names(keys) == [TALK])
+        assert keys.app.focused.id == "services"
+        await keys.press("slash", *["backspace"] * 3, "enter")
+        await keys.until(lambda: len(names(keys)) == 2)
+        assert not keys.app.screen.query_one("#filter", Input).display
+
+    run(test, two)
+
+
+def test_the_cursor_stays_with_its_service_when_the_order_changes(two):
+    async def test(keys):
+        await keys.until(lambda: len(names(keys)) == 2)
+        await keys.press("down")
+        busy = service(backend("10.1.0.1", 900.0))
+        two.say("b", "top --compact", compact_top(busy))
+        await keys.until(lambda: names(keys)[0] == TALK)
+        assert keys.app.screen.query_one("#services", DataTable).cursor_row == 0
+
+    run(test, two)
+
+
+def test_a_service_opens_to_its_backends_and_flows_and_a_flow_to_its_explanation(two):
+    async def test(keys):
+        await keys.press("slash", *"web", "enter", "enter")
+        await keys.until(lambda: isinstance(keys.app.screen, ServiceScreen))
+        await keys.until(lambda: len(keys.rows("flows")) == 3)
+        assert [row[0] for row in keys.rows("backends")] == ["10.1.0.1:8080", "10.1.0.2:8080"]
+        assert [row[1] for row in keys.rows("flows")] == ["a", "b", "a"]
+        await keys.press("tab", "enter")
+        await keys.until(lambda: isinstance(keys.app.screen, ExplainScreen))
+        await keys.until(lambda: "On b:" in keys.text("answer"))
+        assert "works" in keys.text("answer")
+        await keys.press("escape", "escape")
+        assert isinstance(keys.app.screen, ServicesScreen)
+
+    run(test, two)
+
+
+def test_a_backend_selects_its_flows_and_once_more_all(two):
+    async def test(keys):
+        await keys.press("slash", *"web", "enter", "enter")
+        await keys.until(lambda: len(keys.rows("flows")) == 3)
+        await keys.press("down", "enter")
+        await keys.until(lambda: [row[2] for row in keys.rows("flows")] == ["failed"])
+        await keys.press("enter")
+        await keys.until(lambda: len(keys.rows("flows")) == 3)
+
+    run(test, two)
+
+
+def test_a_node_that_fails_is_named_and_what_was_known_stays(two):
+    async def test(keys):
+        await keys.until(lambda: len(names(keys)) == 2)
+        for name in "ab":
+            two.fail(name, "top --compact", "Error: nothing is loaded\n")
+        await keys.until(lambda: "a, b: nothing is loaded" in keys.text("complaint"))
+        assert len(names(keys)) == 2
+
+    run(test, two)
+
+
+def test_names_of_others_are_neither_markup_nor_escapes(two):
+    evil = service(backend("10.1.0.1", 1.0), name="[bold]\x1b[31mred")
+    two.say("a", "top --compact", compact_top(evil))
+    two.say("b", "top --compact", compact_top())
+
+    async def test(keys):
+        await keys.until(lambda: len(names(keys)) == 1)
+        (shown,) = names(keys)
+        assert "[bold]" in shown
+        assert "\x1b" not in shown
+
+    run(test, two)
+
+
+def test_without_a_terminal_it_says_what_to_use(two):
+    done = two.run("live", status=1)
+    assert "live needs a terminal" in done.stderr
