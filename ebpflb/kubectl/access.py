@@ -64,7 +64,9 @@ class Access:
         path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
         configuration = Configuration()
         try:
-            self.namespace = _namespace(path, context)
+            chosen = _context(path, context)
+            self.namespace = str(chosen["context"].get("namespace") or "default")
+            self.context = str(chosen["name"])
             _load(path, context or None, configuration)
         except WRONG_KUBECONFIG as error:
             raise ConfigError(
@@ -158,6 +160,11 @@ class Access:
         return connection
 
     @property
+    def cluster(self) -> str:
+        """By which people know it: the name of the context, and the server."""
+        return f"{self.context} ({self.server})"
+
+    @property
     def server(self) -> str:
         """Its URL."""
         return str(self._configuration.host)
@@ -214,14 +221,14 @@ def _what_is_wrong(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _namespace(path: str, context: str) -> str:
-    """The namespace of the context; `default` if it names none."""
+def _context(path: str, context: str) -> Any:
+    """An entry of the kubeconfig's contexts; of the active one for ""."""
     contexts, active = _contexts(path)
     chosen = next((each for each in contexts if each["name"] == context), None)
     if context and not chosen:
         known = ", ".join(sorted(str(each["name"]) for each in contexts))
         raise ConfigException(f"no context {context!r}, only {known}")
-    return str((chosen or active)["context"].get("namespace") or "default")
+    return chosen or active
 
 
 def _refused(error: websocket.WebSocketBadStatusException) -> str:

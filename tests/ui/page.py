@@ -12,6 +12,8 @@ from ebpflb.kubectl.ui.traffic import LiveTraffic
 from tests.ui.browser import Browser
 from tests.ui.flows import FakeAgents
 
+CLUSTER = "kind-test (https://127.0.0.1:6443)"
+
 
 class Page(NamedTuple):
     url: str
@@ -46,7 +48,7 @@ def page_over(
     following = Following(traffic, agents.find, pause_seconds=0.05)
     following.start()
     try:
-        with PageServer(pages_of(traffic, following, run)) as server:
+        with PageServer(pages_of(traffic, following, run, CLUSTER)) as server:
             yield Page(server.url, agents)
     finally:
         following.stop()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ui.browser import Browser
 from tests.ui.flows import dropped, failed, flow, refused
-from tests.ui.page import page_over, table
+from tests.ui.page import CLUSTER, page_over, table
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 SHOWN = "document.querySelector('#shown').textContent"
@@ -72,6 +72,12 @@ def test_the_table_shows_what_was_sent(browser, page):
         "[...document.querySelectorAll('#summary dd span')].map((x) => x.textContent)"
     )
     assert sums[:4] == ["11", "1", "1", "1"]
+
+
+def test_the_page_and_its_tab_name_the_cluster(browser, page):
+    show(browser, page)
+    assert browser.text("#cluster") == CLUSTER
+    assert browser.run("document.title") == f"ebpflb: {CLUSTER}"
 
 
 def test_the_map_shows_the_same(browser, page):
@@ -215,7 +221,7 @@ def test_hostile_names_are_text(browser, page):
     browser.wait("document.querySelector('#panel .flows li')")
     assert HOSTILE in browser.text("#panel")
     assert browser.run("document.querySelectorAll('img').length") == 0
-    assert browser.run("document.title") == "ebpflb: live traffic"
+    assert browser.run("document.title") == f"ebpflb: {CLUSTER}"
 
 
 def test_no_flows(browser):
@@ -255,6 +261,7 @@ def test_500_services_and_5000_edges(browser):
         page.agents.send("node1", *flows[:2500], refused(service="team7/broken"))
         page.agents.send("node2", *flows[2500:])
         show(browser, page, "?group=pod", "1,001 lines, 5,001 connections")
+        assert browser.text("#targets") == "Pods"
         drawn = browser.run("document.querySelectorAll('*').length")
         assert drawn < 4000
         assert len(cards(browser)) <= 3 * 15 + 6

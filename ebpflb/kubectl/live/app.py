@@ -53,7 +53,7 @@ class LiveApp(App[None]):
     def on_mount(self) -> None:
         where = self.sight.namespace or "all namespaces"
         cluster = self.sight.cluster
-        self.sub_title = f"{where}, {len(cluster.agents)} nodes of {cluster.access.server}"
+        self.sub_title = f"{where}, {len(cluster.agents)} nodes of {cluster.access.cluster}"
         self.push_screen(ServicesScreen())
         self.sample()
 

@@ -49,7 +49,9 @@ def ui(cluster: Cluster, port: int) -> None:
     nodes = _Nodes(cluster)
     traffic = LiveTraffic()
     following = Following(traffic, nodes.find)
-    with PageServer(pages_of(traffic, following, nodes.run), port) as server:
+    with PageServer(
+        pages_of(traffic, following, nodes.run, cluster.access.cluster), port
+    ) as server:
         following.start()
         click.echo(server.url)
         click.echo(

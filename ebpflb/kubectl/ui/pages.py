@@ -21,10 +21,13 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:/\[\]-]*")
 _LONGEST_NUMBER = 16
 
 
-def pages_of(traffic: LiveTraffic, following: Following, run: Run) -> Pages:
+def pages_of(traffic: LiveTraffic, following: Following, run: Run, cluster: str) -> Pages:
+    """`cluster`: what people know it by."""
+
     def view(given: Mapping[str, str]) -> Any:
         return {
             **View(traffic, parse_query(given)).map_and_table(),
+            "cluster": cluster,
             "nodes": following.nodes(),
             "trouble": following.trouble,
         }

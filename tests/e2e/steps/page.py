@@ -38,7 +38,7 @@ def page_of(lab: Lab) -> Iterator[Any]:
     following = Following(traffic, lambda: {each.name: partial(follow, each) for each in lab.nodes})
     following.start()
     try:
-        yield pages_of(traffic, following, run)
+        yield pages_of(traffic, following, run, "lab")
     finally:
         following.stop()
         for process in processes:

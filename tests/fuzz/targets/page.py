@@ -53,7 +53,7 @@ def _playing() -> Iterator[Play]:
     traffic = LiveTraffic()
     for each in _FLOWS:
         traffic.add(of_node("node1", each))
-    pages = pages_of(traffic, Following(traffic, dict), _run)
+    pages = pages_of(traffic, Following(traffic, dict), _run, "fuzzed")
     with PageServer(pages) as server:
         yield partial(_play, server)
 

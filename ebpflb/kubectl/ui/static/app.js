@@ -12,6 +12,9 @@ import { drawTable } from "./table.js";
 const PERIOD_MS = 2000;
 const TYPING_MS = 250;
 
+// Over the ends of the lines, by what they are grouped by.
+const TARGETS = { workload: "Workloads", pod: "Pods", namespace: "Namespaces", node: "Nodes", zone: "Zones" };
+
 const at = (id) => document.getElementById(id);
 const form = at("filters");
 const panel = at("panel");
@@ -63,6 +66,9 @@ function draw() {
   const state = read();
   const { view, line } = latest;
   showPanel(state, line);
+  setText(at("cluster"), view.cluster);
+  setText(at("targets"), TARGETS[state.group]);
+  document.title = `ebpflb: ${view.cluster}`;
   drawNodes(at("nodes"), view.nodes);
   drawSummary(at("summary"), view);
   drawEmpty(view, state);

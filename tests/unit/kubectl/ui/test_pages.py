@@ -19,7 +19,7 @@ def traffic():
 
 @pytest.fixture
 def pages(traffic):
-    return pages_of(traffic, Following(traffic, dict), run)
+    return pages_of(traffic, Following(traffic, dict), run, "test")
 
 
 def test_the_view_names_the_nodes_too(pages, traffic):
@@ -80,4 +80,4 @@ def test_an_agent_that_cannot_explain(traffic):
 
     traffic.add(of_node("node1", flow()))
     with pytest.raises(QueryError, match="node1: no agent"):
-        pages_of(traffic, Following(traffic, dict), fail)["explain"]({"flow": "1"})
+        pages_of(traffic, Following(traffic, dict), fail, "test")["explain"]({"flow": "1"})
