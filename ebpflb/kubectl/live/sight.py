@@ -35,14 +35,10 @@ class Sight:
     interval: float
 
     def services(self) -> Looked[list[ServiceRate]]:
-        """What they carry from now on, for the length of a sample."""
-
-        def look(cluster: Cluster) -> list[ServiceRate]:
-            self.cluster.look_again()
-            agents = replace(cluster, agents=self.cluster.agents)
-            return sampled(agents, self.interval, self.namespace)
-
-        return self._looked(look)
+        """What they carry from now on, for the length of a sample, on the nodes there are now."""
+        return self._looked(
+            lambda cluster: sampled(cluster, self.interval, self.namespace), anew=True
+        )
 
     def flows(self, service: str) -> Looked[list[Flow]]:
         """The last ones, newest first. `service`: NAMESPACE/NAME."""
@@ -66,9 +62,12 @@ class Sight:
 
         return self._looked(look)
 
-    def _looked(self, look: Callable[[Cluster], Found]) -> Looked[Found]:
-        cluster = replace(self.cluster, failures=defaultdict(set))
+    def _looked(self, look: Callable[[Cluster], Found], *, anew: bool = False) -> Looked[Found]:
+        """Each look keeps failures of its own. anew: find the agents first."""
         try:
+            if anew:
+                self.cluster.look_again()
+            cluster = replace(self.cluster, failures=defaultdict(set))
             found = look(cluster)
         except EbpflbError as error:
             return Looked(None, str(error))
