@@ -76,7 +76,7 @@ def test_a_released_chart_links_to_its_pages_and_uses_the_published_image(checko
     assert container(agent, "ebpflb")["image"] == f"{IMAGE}:{ebpflb.__version__}"
     (rules,) = of_kind(objects, "PrometheusRule")
     page = f"{URL}/blob/v{ebpflb.__version__}/docs/runbook.md"
-    first = rules["spec"]["groups"][0]["rules"][0]
+    first = rules["spec"]["groups"][-1]["rules"][0]
     assert first["annotations"]["runbook_url"] == f"{page}#ebpflbabsent"
     with tarfile.open(chart) as packed:
         content = packed.extractfile("ebpflb/Chart.yaml")
