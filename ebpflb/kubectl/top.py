@@ -34,8 +34,7 @@ Examples:
 def top(cluster: Cluster, watch: bool, **given: Any) -> None:
     """Show traffic per Service on all nodes, and what is in trouble."""
     namespace, wanted = chosen(given, cluster.namespace)
-    if given["interval"] >= cluster.access.seconds:
-        raise click.UsageError("--timeout must be longer than --interval")
+    check_interval(cluster, given["interval"])
     output, every = given["output"], given["every"] or bool(wanted)
 
     def sample() -> list[ServiceRate]:
@@ -65,6 +64,12 @@ COLUMNS_OF_NODES = [
     each._replace(part=_state) if each.title == "BACKENDS" else each for each in COLUMNS
 ]
 """The columns of `ebpflb top`, of several nodes together."""
+
+
+def check_interval(cluster: Cluster, interval: float) -> None:
+    """Raise UsageError if a node could not answer within a sample of so many seconds."""
+    if interval >= cluster.access.seconds:
+        raise click.UsageError("--timeout must be longer than --interval")
 
 
 def sampled(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRate]:

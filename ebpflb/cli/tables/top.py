@@ -132,15 +132,16 @@ SORTS: Mapping[str, Callable[[ServiceRate], float]] = {
 SORT_NAMES = (*SORTS, "name")
 
 
+interval_option = click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Length of a sample.",
+)
 sample_options = options(
-    click.option(
-        "--interval",
-        type=click.FloatRange(min=0.1),
-        default=2.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Length of a sample.",
-    ),
+    interval_option,
     click.option(
         "--sort",
         type=click.Choice(SORT_NAMES),

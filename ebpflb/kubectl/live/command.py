@@ -7,9 +7,11 @@ import click
 
 from ebpflb.cli.options import listed, namespace_options
 from ebpflb.cli.render import is_screen
+from ebpflb.cli.tables.top import interval_option
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.live.sight import Sight
+from ebpflb.kubectl.top import check_interval
 
 
 @click.command(
@@ -23,21 +25,13 @@ Examples:
   kubectl ebpflb live -A --interval 5
 """
 )
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=2.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Length of a sample.",
-)
+@interval_option
 @namespace_options
 @cluster_command
 def live(cluster: Cluster, interval: float, **given: Any) -> None:
     """Look into Services on a terminal, down to their flows."""
     namespace = listed(given, cluster.namespace)
-    if interval >= cluster.access.seconds:
-        raise click.UsageError("--timeout must be longer than --interval")
+    check_interval(cluster, interval)
     if not is_screen():
         raise ConfigError("live needs a terminal: `kubectl ebpflb top --watch` does not")
     try:
