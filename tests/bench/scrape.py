@@ -139,8 +139,8 @@ def _changes(
     stopped = threading.Event()
 
     def scrape() -> None:
-        while not stopped.is_set():
-            scraper.scrape()
+        while not stopped.wait(max(0.0, 1.0 - scraper.scrape()[0])):
+            pass
 
     thread = threading.Thread(target=scrape)
     count = options.scaled(CHANGES)

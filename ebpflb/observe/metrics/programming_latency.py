@@ -24,6 +24,8 @@ CHECK_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 # How many endpoints can wait at the same time; others are not measured.
 MOST_PENDING = 1024
+# How many serials are compared at once.
+_BLOCK = 4096
 _RECORD = packed_format(LbBackend, "flags", "serial")
 
 
@@ -97,7 +99,7 @@ class FirstConnections:
         before, self._known = self._known, usable
         for index in [each for each in self._pending if before[each] != usable[each]]:
             del self._pending[index]
-        for index in compress(count(), map(ne, before, usable)):
+        for index in _differing(before, usable):
             if usable[index] and len(self._pending) < MOST_PENDING:
                 self._pending[index] = written
 
@@ -161,6 +163,14 @@ def _usable(backends: BpfMap) -> "array[int]":
         else:
             found.frombytes(bytes(found.itemsize * chunk.size))
     return found
+
+
+def _differing(before: "array[int]", after: "array[int]") -> Iterator[int]:
+    """The places at which two arrays differ, block by block: most are equal as a whole."""
+    for begin in range(0, len(after), _BLOCK):
+        old, new = before[begin : begin + _BLOCK], after[begin : begin + _BLOCK]
+        if old.tobytes() != new.tobytes():
+            yield from compress(count(begin), map(ne, old, new))
 
 
 def _connections(counters: BpfMap, index: int) -> int:

@@ -7,11 +7,13 @@ for 5,000 Services; this needs 0.5 us.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
 from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.service_readings import BackendReading, PortLabels, PortReading
 
+_PIECE_LINES = 256
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _Samples = Iterator[tuple[str, float]]
 _Typed = Sequence[tuple[str, Counts]]
@@ -96,9 +98,15 @@ def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
 
 
-def exposition(families: Iterable[MetricFamily]) -> bytes:
-    """The text of the page. A family without samples still has its HELP and TYPE lines."""
-    return "".join(line for family in families for line in _lines(family)).encode()
+def exposition(families: Iterable[MetricFamily]) -> Iterator[bytes]:
+    """The text in pieces. A family without samples still has its HELP and TYPE lines.
+
+    One text of all Services has megabytes: to join and to encode it keeps the interpreter's lock
+    for tens of milliseconds.
+    """
+    lines = chain.from_iterable(map(_lines, families))
+    while piece := "".join(islice(lines, _PIECE_LINES)):
+        yield piece.encode()
 
 
 def _lines(family: MetricFamily) -> Iterator[str]:

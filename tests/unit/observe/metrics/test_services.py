@@ -140,9 +140,8 @@ def test_values_of_backends_drops_and_flows(page):
 
 def test_the_text_is_what_prometheus_reads():
     labels = label_text(("one", "two"), ('a "b"\\c\nd', ""))
-    page = exposition(
-        [MetricFamily("x_total", "counter", "Some.", [(labels, 2), ('one="b"', 0.5)])]
-    )
+    samples = [(labels, 2), ('one="b"', 0.5)]
+    page = b"".join(exposition([MetricFamily("x_total", "counter", "Some.", samples)]))
     (family,) = text_string_to_metric_families(page.decode())
     assert (family.name, family.type, family.documentation) == ("x", "counter", "Some.")
     assert [(each.labels, each.value) for each in family.samples] == [
@@ -152,6 +151,12 @@ def test_the_text_is_what_prometheus_reads():
 
 
 def test_a_metric_without_series_says_what_it_is():
-    assert (
-        exposition([MetricFamily("x", "gauge", "Some.", [])]) == b"# HELP x Some.\n# TYPE x gauge\n"
-    )
+    (page,) = exposition([MetricFamily("x", "gauge", "Some.", [])])
+    assert page == b"# HELP x Some.\n# TYPE x gauge\n"
+
+
+def test_many_series_are_all_in_the_text():
+    samples = [(f'one="{number}"', number) for number in range(1000)]
+    page = b"".join(exposition([MetricFamily("x", "gauge", "Some.", samples)])).decode()
+    (family,) = text_string_to_metric_families(page)
+    assert [each.value for each in family.samples] == [value for _, value in samples]
