@@ -17,6 +17,8 @@ from pathlib import Path
 from socket import if_nametoindex
 from tempfile import TemporaryDirectory
 
+from scapy.packet import Packet
+
 from ebpflb.dataplane.kernel import libbpf
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.kernel.uapi import AttachType, XdpFlag
@@ -37,7 +39,7 @@ from tests.bpf.harness.programs import send_live_frames
 from tests.bpf.harness.services import client, node_port, remote_backend
 
 _TEXT = Path(__file__).parent / "live.c"
-_SEND, _COUNT, _REFLECT = range(3)
+_SEND, _COUNT, _REFLECT, _FLOOD = range(4)
 _SIZE = 80
 _FRAMES = 1_000_000
 _KINDS = [Kind(net, proto) for net in (IPV4, IPV6) for proto in (Protocol.TCP, Protocol.UDP)]
@@ -67,6 +69,7 @@ def run(options: Options) -> Iterator[Row]:
             wire = _Wire(Path(directory))
             for kind in _KINDS:
                 yield _row(wire, kind, options)
+                yield _flood_row(wire, kind, options)
     finally:
         node.close()
 
@@ -77,7 +80,7 @@ class _Wire:
     def __init__(self, directory: Path) -> None:
         (directory / "ours").mkdir()
         self._ours = load(directory / "ours", source_text())
-        places = {what: directory / str(what) for what in (_SEND, _COUNT, _REFLECT)}
+        places = {what: directory / str(what) for what in (_SEND, _COUNT, _REFLECT, _FLOOD)}
         self._tools = {what: self._tool(place, what) for what, place in places.items()}
         self.ways: Mapping[str, Callable[[ExitStack], None]] = {
             "drop": partial(self._attach, self._tools[_COUNT].programs["lb_xdp"]),
@@ -104,11 +107,14 @@ class _Wire:
         datapath.run("lb_host_ingress", reply, ifindex=ifindex)
         frame = kind.frame(*request, "A", payload=b"")
         datapath.run("lb_host_ingress", frame, ifindex=ifindex)
-        self._frame = bytes(frame).ljust(_SIZE, b"\0")
-        value = self._frame + u32(if_nametoindex("out0"))
-        self._tools[_SEND].maps["lb_live"].update(u32(0), value)
+        self._offer(_SEND, frame)
+        self._offer(_FLOOD, kind.frame(*request, payload=b""))
 
-    def rate(self, way: str, frames: int) -> float:
+    def _offer(self, sender: int, frame: Packet) -> None:
+        value = bytes(frame).ljust(_SIZE, b"\0") + u32(if_nametoindex("out0"))
+        self._tools[sender].maps["lb_live"].update(u32(0), value)
+
+    def rate(self, way: str, frames: int, sender: int = _SEND) -> float:
         """Frames that came back, or were dropped on arrival, per second."""
         counter = self._tools[_COUNT].maps["lb_live_count"]
         with ExitStack() as stack:
@@ -116,7 +122,7 @@ class _Wire:
             if way != "drop":
                 self._attach(self._tools[_COUNT].programs["lb_xdp"], stack, "out0")
             before, began = _total(counter), time.monotonic()
-            send_live_frames(self._tools[_SEND].programs["lb_xdp"], self._frame, frames)
+            send_live_frames(self._tools[sender].programs["lb_xdp"], bytes(_SIZE), frames)
             taken = time.monotonic() - began
             counted = _total(counter) - before
         if counted < frames / 2:
@@ -151,3 +157,16 @@ def _row(wire: _Wire, kind: Kind, options: Options) -> Row:
     limit = (ns["xdp"] - ns["drop"]) / (ns["reflect"] - ns["drop"])
     result = f"tc takes {gain:.2f} times as long as XDP, XDP {limit:.2f} times as a reflector"
     return Row("live", case, f"million frames/s: {millions}", result)
+
+
+def _flood_row(wire: _Wire, kind: Kind, options: Options) -> Row:
+    """First packets, each from another client, with tables that are full of such flows."""
+    wire.prepare(kind)
+    frames = options.scaled(_FRAMES)
+    wire.rate("xdp", frames, _FLOOD)
+    measures = {way: partial(wire.rate, way, frames, _FLOOD) for way in ("drop", "xdp", "tc")}
+    rates = {way: span(each).median for way, each in in_turns(measures, options.rounds).items()}
+    ns = {way: 1e9 / rate - 1e9 / rates["drop"] for way, rate in rates.items()}
+    case = f"{kind.proto.name} over {kind.net.family.name}, a flood of first packets"
+    result = f"XDP {1e3 / ns['xdp']:.2f}, tc {1e3 / ns['tc']:.2f} million/s of one CPU"
+    return Row("live", case, f"each {ns['xdp']:.0f} ns at XDP, {ns['tc']:.0f} ns at tc", result)
