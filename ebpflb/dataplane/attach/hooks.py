@@ -142,6 +142,10 @@ class Hooks:
             pins, held = self._places.links, self.links
             tc = TcHooks(netlink, pins, self._mode, has_tcx=self._has_tcx, held=held)
             done.attempt("lb_netns", lambda: mark_host(self._netns))
+            if not self._covered:
+                # Those that another generation covers: to the socket hooks a pod that is not known
+                # is one without tc cover, and its UDP sockets would get a backend for ever.
+                done.attempt("lb_netns", partial(self._mark_pods, devices, tc.present()))
             self._attach_cgroup(done)
             done.attempt("lb_subnets", lambda: write_subnets(self._subnets, devices))
             xdp_hooks = XdpHooks(pins, self._programs.get(XDP_PROGRAM), held=held)

@@ -307,15 +307,10 @@ def _make_sized_maps(generation: Generation, sizes: Sizes, shared: frozenset[str
 
 
 def _copy_maps(old: Generation, new: Generation, shared: frozenset[str]) -> None:
-    """Copy the maps that grew, and which pods have tc cover. MapError if something does not fit.
-
-    The socket hooks move before the devices do; to them a pod that is not known would be one
-    without tc cover, and its UDP sockets would get a backend for ever.
-    """
+    """Copy the maps that grew. MapError if something does not fit."""
     meta = read_meta(old)
     if meta is not None and meta.layout == LAYOUT_VERSION:
-        copied = (set(SERVICE_MAPS) - shared) | {"lb_netns", "lb_pod_cgroups"}
-        _copy(open_maps(old.maps), open_maps(new.maps), copied)
+        _copy(open_maps(old.maps), open_maps(new.maps), set(SERVICE_MAPS) - shared)
     _copy_flows(old, new, shared)
 
 

@@ -136,6 +136,23 @@ def test_everything_is_attached_and_written(node):
     }
 
 
+def test_pods_stay_covered_while_the_hooks_move_to_another_generation(node, monkeypatch):
+    node.apply()
+    before = node.netns()
+    seen = []
+
+    def attach(pin: Path, *where: object) -> Change:
+        seen.append(after.netns())
+        return attach_cgroup(pin, *where)
+
+    attach_cgroup = links.attach_cgroup
+    monkeypatch.setattr(links, "attach_cgroup", attach)
+    # As with another layout: nothing is copied.
+    after = node._replace(maps=memory_maps())
+    assert after.apply().errors == {}
+    assert seen == [before] * len(CGROUP_HOOKS)
+
+
 def mac(text: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(text.replace(":", "")))
 

@@ -175,13 +175,6 @@ class ShorterConntrack(ctypes.Structure):
     _fields_ = (("bytes", u8 * (ctypes.sizeof(structs.LbConntrack) - 8)),)
 
 
-def test_pods_stay_covered_while_the_hooks_move(root: Pins):
-    pods = {name: NODE_MAPS[name] for name in ("lb_netns", "lb_pod_cgroups")}
-    before = fill(start(root), pods)
-    assert all(before.values())
-    assert contents(load(root, GROWN), pods) == before
-
-
 def test_nothing_else_is_compiled_for_maps_of_another_size(root: Pins):
     compiled = []
 
