@@ -52,6 +52,8 @@ class ServedNetwork:
         if chosen != self._forwarding:
             self._forwarding = chosen
             log_forwarding(chosen)
+        # The settings say whether there are any whose sockets must be left alone.
+        self._hooks.mark_known_pods(network)
         self.write_tunnels(network)
         is_stack = chosen.way == "stack"
         return XdpSettings(self._settings.xdp, self._settings.xdp_devices, is_stack)

@@ -8,12 +8,14 @@ Order: what a program reads is there before the program runs, and goes after it.
 and a device is marked as accepting frames from other devices' XDP only while it does. The socket
 hooks come first, because they serve everybody at once while devices take their time: attaching to a
 device for the first time waits for an RCU grace period, about 15 ms per direction. A pod is marked
-as covered once all its devices have our programs, and unmarked before they go.
+as covered once all its devices have our programs, of whatever generation, and unmarked before they
+go.
 """
 
 import errno
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -134,18 +136,25 @@ class Hooks:
         """The programs that it attaches, by their pins."""
         return {self._places.progs / name: each for name, each in self._programs.items()}
 
+    def mark_known_pods(self, state: NetworkState) -> None:
+        """Before the first `apply()`: mark the pods whose devices carry programs of any generation.
+
+        The socket hooks move first. To them a pod that is not marked is one without tc cover, and
+        its UDP sockets would get a backend for ever; and sockets of pods that have opted out would
+        be translated. An error will occur in `apply()` again, which reports it.
+        """
+        if self._covered:
+            return
+        with suppress(EbpflbError, OSError), self._tc_hooks() as tc:
+            self._mark_pods(state.devices.values(), tc.present())
+
     def apply(self, state: NetworkState, xdp: XdpSettings = NO_XDP) -> Applied:
         """Bring hooks and maps in line with the network namespace of the calling thread."""
         done = Applied()
         devices = state.devices.values()
-        with Rtnetlink() as netlink:
+        with self._tc_hooks() as tc:
             pins, held = self._places.links, self.links
-            tc = TcHooks(netlink, pins, self._mode, has_tcx=self._has_tcx, held=held)
             done.attempt("lb_netns", lambda: mark_host(self._netns))
-            if not self._covered:
-                # Those that another generation covers: to the socket hooks a pod that is not known
-                # is one without tc cover, and its UDP sockets would get a backend for ever.
-                done.attempt("lb_netns", partial(self._mark_pods, devices, tc.present()))
             self._attach_cgroup(done)
             done.attempt("lb_subnets", lambda: write_subnets(self._subnets, devices))
             xdp_hooks = XdpHooks(pins, self._programs.get(XDP_PROGRAM), held=held)
@@ -167,6 +176,13 @@ class Hooks:
         done.attempt("lb_devices", lambda: remove_other_devices(self._devices, devices))
         done.attempt("lb_subnets", lambda: remove_other_subnets(self._subnets, devices))
         return done
+
+    @contextmanager
+    def _tc_hooks(self) -> Iterator[TcHooks]:
+        with Rtnetlink() as netlink:
+            yield TcHooks(
+                netlink, self._places.links, self._mode, has_tcx=self._has_tcx, held=self.links
+            )
 
     def _write_hosts(
         self, devices: Iterable[Device], xdp: Mapping[int, XdpWay], done: Applied

@@ -136,21 +136,22 @@ def test_everything_is_attached_and_written(node):
     }
 
 
-def test_pods_stay_covered_while_the_hooks_move_to_another_generation(node, monkeypatch):
-    node.apply()
-    before = node.netns()
-    seen = []
-
-    def attach(pin: Path, *where: object) -> Change:
-        seen.append(after.netns())
-        return attach_cgroup(pin, *where)
-
-    attach_cgroup = links.attach_cgroup
-    monkeypatch.setattr(links, "attach_cgroup", attach)
+def test_pods_that_another_generation_covers_are_marked_before_any_hook_moves(node):
     # As with another layout: nothing is copied.
     after = node._replace(maps=memory_maps())
-    assert after.apply().errors == {}
-    assert seen == [before] * len(CGROUP_HOOKS)
+    opted_out = parse_address("10.1.0.1")
+    with entered(node.pod):
+        ip("addr add 10.1.0.1/32 dev lo")
+    with after.hooks() as hooks:
+        hooks.pods = PodSockets(tc_only=frozenset({opted_out}))
+        hooks.mark_known_pods(snapshot(_Defaults()))
+        assert after.netns() == {own_cookie(): HOST}
+        node.apply()
+        hooks.mark_known_pods(snapshot(_Defaults()))
+        flags = NetnsFlag.LB_NETNS_COVERED | NetnsFlag.LB_NETNS_TC_ONLY
+        marked = structs.LbNetns(flags, index("veth1"))
+        assert after.netns() == {own_cookie(): HOST, cookie_of(node.pod): marked}
+        assert hooks.has_tc_only_pods
 
 
 def mac(text: str) -> tuple[int, ...]:
