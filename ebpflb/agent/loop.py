@@ -125,7 +125,8 @@ class Agent:
         self._must_publish = False
         self._last_write = 0.0
         self._node_ips: Mapping[Family, Address] = {}
-        self._service_ranges: tuple[str, ...] = ()
+        # None: those of an earlier run are still in the maps.
+        self._service_ranges: tuple[str, ...] | None = None
         self._pods = PodSockets()
         self._tasks = self._make_tasks()
 

@@ -54,13 +54,16 @@ class ActiveGeneration:
         with self.flows.moving(moving):
             return write(desired)
 
-    def serve(self, network: NetworkState, service_ranges: Sequence[str]) -> bool:
+    def serve(self, network: NetworkState, service_ranges: Sequence[str] | None) -> bool:
         """Bring settings, addresses and hooks in line with the network; sets `errors`.
+
+        `service_ranges`: None as long as they are not known, to keep those in the maps.
 
         Returns true when the programs are attached to all cgroup hooks for the first time.
         """
         xdp = self.network.prepare(network)
-        write_service_nets(self.maps["lb_service_nets"], service_ranges)
+        if service_ranges is not None:
+            write_service_nets(self.maps["lb_service_nets"], service_ranges)
         errors = self._set_node_addresses(network)
         applied = self.hooks.apply(network, xdp)
         self.network.finish(network)

@@ -79,7 +79,7 @@ class NodeDataplane:
         self._in_use: ActiveGeneration | None = None
         self._lost_pins: LostPins | None = None
         self._node_ips: Mapping[Family, Address] = {}
-        self._service_ranges: Sequence[str] = ()
+        self._service_ranges: Sequence[str] | None = None
         self._pod_sockets = PodSockets()
         self._policy_rules = PolicyRules()
         self._unknown = UnknownConnections(is_beside=is_beside(settings), rules=ProxyRules().sign)

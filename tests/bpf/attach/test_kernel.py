@@ -202,6 +202,20 @@ def test_ranges_of_services_are_in_the_maps_and_outlive_a_new_generation(setting
     assert row["value"]["ipv4"][0] == {"net": 0x0A600000, "mask": 0xFFF00000}
 
 
+def test_ranges_of_an_earlier_run_stay_until_there_are_others(settings, make):
+    first = make()
+    first.start(WEB, keep_others=False)
+    first.set_service_ranges(["10.96.0.0/12"])
+    first.close()
+    second = make()
+    second.start(WEB, keep_others=True)
+    ranges = shown(settings, "maps", "dump", "lb_service_nets")["lb_service_nets"]
+    assert ranges[0]["value"]["ipv4"][0] == {"net": 0x0A600000, "mask": 0xFFF00000}
+    second.set_service_ranges([])
+    (row,) = shown(settings, "maps", "dump", "lb_service_nets")["lb_service_nets"]
+    assert row["value"]["ipv4"][0]["mask"] == 0
+
+
 def test_the_primary_address_follows_the_node_object_and_the_network(settings):
     kernel = NodeDataplane(replace(settings, nodeport_addresses=("primary",)))
     try:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until a node's maps match its manifests."""
+"""Waits until a node's maps match its manifests, and watches maps meanwhile."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
+from threading import Event, Thread
 from typing import NamedTuple
 
 from ebpflb.dataplane.explain.choice import frontend_in_force
@@ -120,3 +122,26 @@ def _offer(frontend: Frontend) -> Offer:
         tuple(map(str, frontend.allowed_sources)),
         frontend.scheduler,
     )
+
+
+Contents = frozenset[tuple[bytes, bytes]]
+
+
+@contextmanager
+def watched(node: LabNode, names: Collection[str]) -> Iterator[Mapping[str, set[Contents]]]:
+    """All contents that these maps of the present generation have meanwhile: look afterwards."""
+    maps, ended = pinned_maps(node), Event()
+    seen: dict[str, set[Contents]] = {name: set() for name in names}
+
+    def look() -> None:
+        while not ended.is_set():
+            for name in names:
+                seen[name].add(frozenset(maps[name].items()))
+
+    watcher = Thread(target=look)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        watcher.join()

@@ -10,16 +10,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
 from ebpflb.dataplane.layout.enums import NetnsFlag, SettingFlag
 from ebpflb.dataplane.layout.structs import LbNetns, LbSettings
-from ebpflb.lab import Lab, LabNode, Member
+from ebpflb.lab import Lab, Member
 from ebpflb.lab.processes import remove_cgroup
 from tests.e2e.harness.cluster import Cluster, started
-from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.in_force import pinned_maps, watched
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
 from tests.e2e.steps.outside_cgroup import peers
@@ -147,34 +146,16 @@ def test_a_pod_and_a_namespace_may_opt_out(cluster):
     wait_until(lambda: is_left_alone(cluster, 0), "nobody has opted out")
 
 
-@contextmanager
-def settings_of(node: LabNode) -> Iterator[set[SettingFlag]]:
-    """All that the flags of its settings are meanwhile."""
-    settings, seen, ended = pinned_maps(node)["lb_settings"], set[SettingFlag](), Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            value = settings.lookup(bytes(settings.key_size)) or b""
-            seen.add(SettingFlag(LbSettings.from_buffer_copy(value).flags))
-
-    watcher = Thread(target=look)
-    watcher.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        watcher.join()
-
-
 @pytest.mark.parametrize("sidecar", ["nft"], indirect=True)
 def test_it_stays_so_while_an_agent_starts(cluster, sidecar):
     agent = cluster.agents["node1"]
     wait_until(lambda: is_left_alone(cluster), "the pod's sockets are left alone")
-    with settings_of(agent.node) as seen:
+    with watched(agent.node, ["lb_settings"]) as seen:
         assert agent.stop() == 0
         agent.start()
         agent.wait_in_sync()
-    assert all(flags & SettingFlag.LB_SETTING_TC_ONLY_PODS for flags in seen), seen
+    settings = [LbSettings.from_buffer_copy(value) for ((_, value),) in seen["lb_settings"]]
+    assert all(each.flags & SettingFlag.LB_SETTING_TC_ONLY_PODS for each in settings)
 
 
 UID = "5a0c1b2d-0001-4002-8003-00000000000a"

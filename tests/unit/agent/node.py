@@ -42,6 +42,7 @@ class MemoryNode:
         self.attach_errors: Errors = {}
         self.expired: list[ExpiryStep] = []
         self.ended_udp = False
+        self.service_ranges: Sequence[str] | None = None
         self.is_crowded = False
         self.pins_are_lost = False
         self.looks = 0
@@ -109,7 +110,10 @@ class MemoryNode:
         self._called(f"node {' '.join(map(format_address, node_ips.values()))}")
 
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
-        self._called(f"ranges {' '.join(ranges)}")
+        before, self.service_ranges = self.service_ranges, ranges
+        # Every agent says so once, of which most tests need not know.
+        if before is not None or ranges:
+            self._called(f"ranges {' '.join(ranges)}")
 
     def set_pods(self, pods: PodSockets) -> None:
         self._called(f"tc only {' '.join(map(format_address, pods.tc_only))}")

@@ -385,6 +385,10 @@ def test_ranges_are_written_when_they_change_and_are_no_reason_to_plan(served):
     assert served.turn() == ["ranges "]
 
 
+def test_no_ranges_are_written_too_as_an_earlier_run_may_have_had_some(served):
+    assert served.node.service_ranges == ()
+
+
 def test_ranges_that_could_not_be_written_are_written_again(served):
     served.node.failures["ranges 10.96.0.0/12"] = [MAP_ERROR]
     served.say(ServiceCidr("kubernetes", ("10.96.0.0/12",)))
