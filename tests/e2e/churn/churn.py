@@ -6,19 +6,21 @@ Meanwhile a permanent Service has traffic, with DSR in every other round, and no
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from ebpflb.dataplane.kernel.maps import used
 from ebpflb.lab import Lab, LabConfig, LabNode
 from ebpflb.lab.manifests import ServiceSpec
 from tests.e2e.churn.footprint import MEMORY, OPEN_MAPS, Footprint, footprint, growth
 from tests.e2e.churn.network import ChangingDevices
 from tests.e2e.churn.objects import Objects, draw_node, draw_service, redraw_slices
 from tests.e2e.harness.cluster import Cluster, built, lab_name, started
-from tests.e2e.harness.in_force import wait_in_force
+from tests.e2e.harness.in_force import pinned_maps, wait_in_force
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.waiting import wait_until
 
@@ -59,6 +61,8 @@ class Churn:
         self._devices = [
             ChangingDevices(node, cluster.lab.pods_on(node.name)[-1]) for node in cluster.nodes
         ]
+        for node in cluster.nodes:
+            wait_until(partial(self._has_tunnels, node), "the other node has answered")
         begin = {node.name: footprint(node) for node in cluster.nodes}
         self._have_room()
         # Maps replaced by larger ones stay open until Python collects them.
@@ -77,6 +81,11 @@ class Churn:
         objects[0]["metadata"]["annotations"] = {"ebpflb.io/dsr": has_dsr}
         self.cluster.write(spec, objects)
         return spec
+
+    def _has_tunnels(self, node: LabNode) -> bool:
+        """Whether those to the pods of the permanent Service with DSR are there."""
+        others = [pod for pod in self._lab.pods if pod.node != node.name]
+        return used(pinned_maps(node)["lb_pod_nodes"]) == sum(len(pod.addresses) for pod in others)
 
     def _have_room(self) -> None:
         """Grow the maps enough for anything that may be drawn, then delete it all again."""
