@@ -120,7 +120,10 @@ class Dataplane(Protocol):
         ...
 
     def set_service_ranges(self, ranges: Sequence[str]) -> None:
-        """Drop traffic to addresses in these CIDRs that belong to no Service."""
+        """Drop traffic to addresses in these CIDRs that belong to no Service.
+
+        Until then those of an earlier run are in force.
+        """
         ...
 
     def prepare_collect(self, ready: Callable[[], None]) -> None:
