@@ -10,7 +10,7 @@ frames on arrival is subtracted. Through tc, the kernel makes an skb of each.
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,7 @@ class _Wire:
         value = bytes(frame).ljust(_SIZE, b"\0") + u32(if_nametoindex("out0"))
         self._tools[sender].maps["lb_live"].update(u32(0), value)
 
-    def rate(self, way: str, frames: int, sender: int = _SEND) -> float:
+    def rate(self, way: str, frames: int, sender: int) -> float:
         """Frames that came back, or were dropped on arrival, per second."""
         counter = self._tools[_COUNT].maps["lb_live_count"]
         with ExitStack() as stack:
@@ -145,11 +145,16 @@ def _total(counter: BpfMap) -> int:
     return sum(number(value[at : at + 8]) for at in range(0, len(value), 8))
 
 
+def _rates(wire: _Wire, ways: Iterable[str], sender: int, options: Options) -> Mapping[str, float]:
+    """The median rate of each way, in turns."""
+    frames = options.scaled(_FRAMES)
+    measures = {way: partial(wire.rate, way, frames, sender) for way in ways}
+    return {way: span(each).median for way, each in in_turns(measures, options.rounds).items()}
+
+
 def _row(wire: _Wire, kind: Kind, options: Options) -> Row:
     wire.prepare(kind)
-    frames = options.scaled(_FRAMES)
-    measures = {way: partial(wire.rate, way, frames) for way in wire.ways}
-    rates = {way: span(each).median for way, each in in_turns(measures, options.rounds).items()}
+    rates = _rates(wire, wire.ways, _SEND, options)
     ns = {way: 1e9 / rate for way, rate in rates.items()}
     case = f"{kind.proto.name} over {kind.net.family.name}, known flow"
     millions = ", ".join(f"{way} {rate / 1e6:.2f}" for way, rate in rates.items())
@@ -162,10 +167,8 @@ def _row(wire: _Wire, kind: Kind, options: Options) -> Row:
 def _flood_row(wire: _Wire, kind: Kind, options: Options) -> Row:
     """First packets, each from another client, with tables that are full of such flows."""
     wire.prepare(kind)
-    frames = options.scaled(_FRAMES)
-    wire.rate("xdp", frames, _FLOOD)
-    measures = {way: partial(wire.rate, way, frames, _FLOOD) for way in ("drop", "xdp", "tc")}
-    rates = {way: span(each).median for way, each in in_turns(measures, options.rounds).items()}
+    wire.rate("xdp", options.scaled(_FRAMES), _FLOOD)
+    rates = _rates(wire, ("drop", "xdp", "tc"), _FLOOD, options)
     ns = {way: 1e9 / rate - 1e9 / rates["drop"] for way, rate in rates.items()}
     case = f"{kind.proto.name} over {kind.net.family.name}, a flood of first packets"
     result = f"XDP {1e3 / ns['xdp']:.2f}, tc {1e3 / ns['tc']:.2f} million/s of one CPU"

@@ -4,12 +4,12 @@
 import contextlib
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from ebpflb.dataplane.kernel import libc
+from tests.e2e.harness.waiting import repeated
 from tests.own import own_name
 
 NAMESPACES = Path("/run/netns")
@@ -97,20 +97,13 @@ class Wire:
         sent.
         """
         sent: list[None] = []
-        over = threading.Event()
 
         def send() -> None:
-            while not over.is_set():
-                self.send_in()
-                sent.append(None)
+            self.send_in()
+            sent.append(None)
 
-        sender = threading.Thread(target=send)
-        sender.start()
-        try:
+        with repeated(send):
             yield sent
-        finally:
-            over.set()
-            sender.join()
 
     def has_come_in(self) -> bool:
         """Whether any packet from the peer has arrived."""

@@ -4,7 +4,6 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
-from threading import Event, Thread
 from typing import NamedTuple
 
 from ebpflb.dataplane.explain.choice import frontend_in_force
@@ -13,13 +12,16 @@ from ebpflb.dataplane.kernel.maps import MapSet, open_maps
 from ebpflb.dataplane.layout.records import SocketRecord
 from ebpflb.dataplane.load.pins import Generation, newest_generation
 from ebpflb.errors import PinError
-from ebpflb.lab import LabNode
+from ebpflb.lab import Lab, LabNode
 from ebpflb.model.address import WILDCARD, Protocol, family_of, format_address
 from ebpflb.model.changes import ApiObject, Changes
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.source.manifest import parse_manifest
-from tests.e2e.harness.waiting import PATIENCE, wait_until
+from tests.builders import service_cidr_manifest
+from tests.e2e.harness.waiting import PATIENCE, repeated, wait_until
 from tests.e2e.mode import present_mode
+
+_RANGES_FILE = "service-cidrs.yaml"
 
 
 class Offer(NamedTuple):
@@ -130,18 +132,30 @@ Contents = frozenset[tuple[bytes, bytes]]
 @contextmanager
 def watched(node: LabNode, names: Collection[str]) -> Iterator[Mapping[str, set[Contents]]]:
     """All contents that these maps of the present generation have meanwhile: look afterwards."""
-    maps, ended = pinned_maps(node), Event()
+    maps = pinned_maps(node)
     seen: dict[str, set[Contents]] = {name: set() for name in names}
 
     def look() -> None:
-        while not ended.is_set():
-            for name in names:
-                seen[name].add(frozenset(maps[name].items()))
+        for name in names:
+            seen[name].add(frozenset(maps[name].items()))
 
-    watcher = Thread(target=look)
-    watcher.start()
-    try:
+    with repeated(look):
         yield seen
+
+
+@contextmanager
+def service_ranges(lab: Lab) -> Iterator[None]:
+    """The lab's Service addresses are in a ServiceCIDR."""
+    (node, *_), ranges = lab.nodes, [str(each.services()) for each in lab.layout.ranges]
+    lab.write_manifests([service_cidr_manifest("kubernetes", *ranges)], _RANGES_FILE)
+    try:
+        wait_until(lambda: _has_ranges(node), "the ranges of Services are in force")
+        yield
     finally:
-        ended.set()
-        watcher.join()
+        lab.remove_manifests(_RANGES_FILE)
+    wait_until(lambda: not _has_ranges(node), "they are forgotten")
+
+
+def _has_ranges(node: LabNode) -> bool:
+    (_, value), *_ = pinned_maps(node)["lb_service_nets"].items()
+    return any(value)

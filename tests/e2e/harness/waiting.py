@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a condition instead of sleeping."""
+"""Waiting for a condition instead of sleeping, and what is done meanwhile."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 from typing import TypeVar
 
 import pytest
@@ -34,3 +37,22 @@ def wait_until_equal(
     while (value := found()) != expected and time.monotonic() <= deadline:
         time.sleep(_PAUSE)
     assert value == expected, f"{value!r} instead of {expected!r}"
+
+
+@contextmanager
+def repeated(step: Callable[[], object]) -> Iterator[None]:
+    """Take the step in a thread until the block ends, once at least. Its errors are raised here."""
+    ended = Event()
+
+    def work() -> None:
+        step()
+        while not ended.is_set():
+            step()
+
+    with ThreadPoolExecutor(1) as thread:
+        working = thread.submit(work)
+        try:
+            yield
+        finally:
+            ended.set()
+        working.result()

@@ -19,10 +19,16 @@ from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.pins import LINKS, generations, newest_generation
 from ebpflb.lab import LabNode, manifests
 from ebpflb.lab.manifests import write_atomically
-from tests.builders import service_cidr_manifest
 from tests.e2e.harness.cluster import Cluster, started, stopped
 from tests.e2e.harness.command import ebpflb, status
-from tests.e2e.harness.in_force import generation_of, offered, pinned_maps, planned, watched
+from tests.e2e.harness.in_force import (
+    generation_of,
+    offered,
+    pinned_maps,
+    planned,
+    service_ranges,
+    watched,
+)
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.many_flows import NEW_FLOWS, add_flows
 from tests.e2e.harness.questions import differing, everywhere, names
@@ -35,7 +41,6 @@ SMALL = (
     *("lb_frontends", "lb_current", "lb_addrs", "lb_service_nets"),
     *("lb_devices", "lb_uplinks", "lb_subnets", "lb_netns", "lb_pod_cgroups"),
 )
-RANGES_FILE = "ranges.yaml"
 OBJECTS = ("links", "programs", "maps")
 
 
@@ -103,27 +108,11 @@ def test_an_agent_that_ends_and_comes_back_costs_no_connection(cluster, lab, age
         loads.wait_for(first)
 
 
-def has_ranges(node: LabNode) -> bool:
-    """Whether any network is one of Services."""
-    return any(any(value) for _, value in pinned_maps(node)["lb_service_nets"].items())
-
-
-@pytest.fixture
-def ranges(lab, agent):
-    """The networks of Services are known."""
-    services = [str(each.services()) for each in lab.layout.ranges]
-    lab.write_manifests([service_cidr_manifest("kubernetes", *services)], RANGES_FILE)
-    wait_until(lambda: has_ranges(agent.node), "the ranges are in force")
-    yield
-    lab.remove_manifests(RANGES_FILE)
-
-
 # With XDP, packets pass to tc until the devices are marked again.
 @pytest.mark.only_in(xdp="off")
-@pytest.mark.usefixtures("ranges")
 def test_no_map_has_other_contents_while_an_agent_starts(cluster, lab, agent):
     cluster.serve(cluster.new(), lab.pods)
-    with watched(agent.node, SMALL) as seen:
+    with service_ranges(lab), watched(agent.node, SMALL) as seen:
         assert agent.stop() == 0
         agent.start()
         agent.wait_in_sync()

@@ -9,9 +9,9 @@ import pytest
 
 from ebpflb.lab import LabNode
 from ebpflb.lab.manifests import ServiceSpec
-from tests.builders import service_cidr_manifest
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.command import metric, status
+from tests.e2e.harness.in_force import service_ranges
 from tests.e2e.harness.questions import PROTOCOLS, REFUSED, Attempt, names, others, results
 from tests.e2e.harness.waiting import wait_until
 
@@ -19,7 +19,6 @@ PORT = 80
 KUBELET = 10250
 # Below the numbers that the cluster assigns to Services, so that no other test has the address.
 VICTIM = 91
-FILE = "service-cidrs.yaml"
 
 
 def refused(node: LabNode) -> str:
@@ -49,11 +48,8 @@ def made(cluster: Cluster, spec: ServiceSpec, year: int, pod: str) -> list[dict[
 @pytest.fixture
 def service_cidr(cluster: Cluster) -> Iterator[None]:
     """The lab's Service addresses are in a ServiceCIDR."""
-    lab = cluster.lab
-    ranges = [str(each.services()) for each in lab.layout.ranges]
-    lab.write_manifests([service_cidr_manifest("kubernetes", *ranges)], FILE)
-    yield
-    lab.remove_manifests(FILE)
+    with service_ranges(cluster.lab):
+        yield
 
 
 def test_a_cluster_ip_goes_to_its_service_whoever_asked_before(cluster, lab, client):

@@ -9,21 +9,14 @@ import pytest
 from ebpflb.dataplane.layout.enums import DropReason
 from ebpflb.dataplane.view.counts import read_drops, sum_drops
 from ebpflb.lab import LabNode
-from tests.builders import service_cidr_manifest
 from tests.e2e.harness.cluster import Cluster, address_of
-from tests.e2e.harness.in_force import pinned_maps
+from tests.e2e.harness.in_force import pinned_maps, service_ranges
 from tests.e2e.harness.questions import PROTOCOLS, is_silent, names, pods_at
 from tests.e2e.harness.waiting import wait_until
 
 PORT = 80
 # Below the numbers that the cluster assigns to Services, so that none ever had the address.
 NOBODY = 90
-FILE = "service-cidrs.yaml"
-
-
-def is_known(node: LabNode) -> bool:
-    (_, value), *_ = pinned_maps(node)["lb_service_nets"].items()
-    return any(value)
 
 
 def dropped(node: LabNode) -> int:
@@ -43,11 +36,8 @@ def ranges(cluster: Cluster) -> Iterator[None]:
     for each in lab.layout.ranges:
         via = address_of(lab.client, each.version)
         node.exec(["ip", "route", "add", str(each.services()), "via", via])
-    lab.write_manifests([service_cidr_manifest("kubernetes", *services)], FILE)
-    wait_until(lambda: is_known(node), "known")
-    yield
-    lab.remove_manifests(FILE)
-    wait_until(lambda: not is_known(node), "forgotten")
+    with service_ranges(lab):
+        yield
     for text in services:
         node.exec(["ip", "route", "del", text])
 

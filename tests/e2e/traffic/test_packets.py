@@ -6,9 +6,8 @@ TTL expires.
 import errno
 import hashlib
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from ebpflb.lab.offloads import big_tcp
 from tests.e2e.conftest import WITH_IPV4, network_id
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.sockets import connected, echo, exchange, opened, path_mtu, version_of
+from tests.e2e.harness.waiting import repeated
 
 PORT = 80
 MEGABYTE = 1 << 20
@@ -64,25 +64,15 @@ def frames(node: Member) -> Iterator[Longest]:
     with node.entered():
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         tap.bind((UPLINK, ETH_P_ALL))
+    tap.settimeout(0.1)
     seen, nothing = Longest(), bytearray(1)
-    ended = threading.Event()
 
     def look() -> None:
-        while not ended.is_set():
-            try:
-                seen.bytes = max(seen.bytes, tap.recv_into(nothing, 0, socket.MSG_TRUNC))
-            except TimeoutError:
-                continue
+        with suppress(TimeoutError):
+            seen.bytes = max(seen.bytes, tap.recv_into(nothing, 0, socket.MSG_TRUNC))
 
-    tap.settimeout(0.1)
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
+    with tap, repeated(look):
         yield seen
-    finally:
-        ended.set()
-        watcher.join()
-        tap.close()
 
 
 @contextmanager
