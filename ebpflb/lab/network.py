@@ -84,6 +84,8 @@ def _underlay(layout: Layout, _seat: Seat) -> Iterator[str]:
     yield "link add name br0 type bridge mcast_snooping 0"
     for ranges in layout.ranges:
         yield _add_address(f"{ranges.gateway()}/{ranges.underlay().prefixlen}", "br0")
+    # What a host has no route for it refuses over IPv6, though it forwards nothing.
+    yield "route add blackhole ::/0"
     yield "link set br0 up"
     for seat in layout.seats():
         if seat.kind in {SeatKind.NODE, SeatKind.CLIENT}:

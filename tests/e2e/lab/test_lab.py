@@ -16,8 +16,11 @@ from ebpflb.errors import ConfigError
 from ebpflb.lab import Cni, Lab, LabConfig, Stack, build, processes
 from ebpflb.lab.build import take_down
 from ebpflb.lab.manifests import ServiceSpec
+from tests.e2e.harness.questions import SILENT, fate
 from tests.e2e.lab.leftovers import NAME, lab_command, leftovers
 
+# Longer than the second after which TCP repeats a SYN.
+RETRANSMITTED = 1.5
 SMALL = f"small-{os.getpid()}"
 
 
@@ -74,6 +77,13 @@ def test_full_sized_segments_pass(name, cni):
             page = ["curl", "-sS", "-m60", "--data-binary", "@-", f"http://{host}:8080/echo"]
             done = lab.pod("pod-1-1").exec(page, input="x" * 1_000_000)
             assert len(done.stdout) == 1_000_000
+
+
+def test_an_address_of_nobody_is_silent(small):
+    for ranges in small.layout.ranges:
+        nobody = str(ranges.external()[9])
+        # connect() may miss what is said to its first packet, not what is said to the next.
+        assert fate(small.client, nobody, 80, seconds=RETRANSMITTED) == SILENT
 
 
 def test_pods_reach_the_addresses_of_both_nodes(small):
