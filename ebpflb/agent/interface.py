@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the loop needs of a node: dataplane/node.py, and in tests maps in memory."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import EbpflbError, MapError
@@ -55,6 +55,13 @@ class Dataplane(Protocol):
 
     def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
         """Read the maps back and compare everything; removes other Services unless kept."""
+        ...
+
+    def compare(self) -> Iterator[str]:
+        """Compare the maps with what was written, a part at each step: the map that differs, or "".
+
+        It need not be ended; `resync()`, `grow()` and `grow_flows()` put an end to it.
+        """
         ...
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:

@@ -40,9 +40,13 @@ _log = logging.getLogger("ebpflb.agent")
 
 COLLECT_SECONDS = GRACE_SECONDS + 0.1
 EXPIRE_SECONDS = 5.0
-# Pause between two steps of a pass over the flows, to let changes through.
+# Pause between two steps of a pass over the flows, or the Services, to let changes through.
 STEP_SECONDS = 0.02
-RESYNC_SECONDS = 3600.0
+# With very many flows the pauses get longer, up to this, so that they take less of a CPU: a pass
+# over two million entries then takes a minute, as the kernel's own over connections may.
+LONGEST_STEP_SECONDS = 0.06
+EXPIRY_SHARE = 0.03
+COMPARE_SECONDS = 3600.0
 REPAIR_SECONDS = 60.0
 PINS_SECONDS = 5.0
 KEYS_SECONDS = 5.0
@@ -136,7 +140,7 @@ class Agent:
             Task.EXPIRE: self._expire,
             Task.COLLECT_NOW: self._collect,
             Task.RETRY: self._retry,
-            Task.RESYNC: self._writer.compare_everything,
+            Task.COMPARE: self._compare,
             Task.REPAIR: self._repair,
             Task.PINS: self._check_pins,
             Task.ROOM: self._make_room_for_flows,
@@ -273,7 +277,7 @@ class Agent:
         self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
         self._timers.ensure(Task.EXPIRE, EXPIRE_SECONDS)
         self._timers.ensure(Task.ROOM, ROOM_SECONDS)
-        self._timers.ensure(Task.RESYNC, RESYNC_SECONDS)
+        self._timers.ensure(Task.COMPARE, COMPARE_SECONDS)
         self._timers.ensure(Task.REPAIR, REPAIR_SECONDS)
         self._timers.ensure(Task.PINS, PINS_SECONDS)
         if self._changes.tunnels:
@@ -431,7 +435,14 @@ class Agent:
         if self._clock() - self._last_write < GRACE_SECONDS:
             self._timers.ensure(Task.COLLECT, COLLECT_SECONDS)
 
+    def _compare(self) -> None:
+        ended = self._writer.compare_some()
+        self._timers.start(Task.COMPARE, COMPARE_SECONDS if ended else STEP_SECONDS)
+
     def _expire(self) -> None:
+        began = self._clock()
         expired = self._dataplane.expire()
         self._metrics.expired(expired.deleted)
-        self._timers.start(Task.EXPIRE, EXPIRE_SECONDS if expired.finished else STEP_SECONDS)
+        pause = max(STEP_SECONDS, (self._clock() - began) / EXPIRY_SHARE)
+        pause = EXPIRE_SECONDS if expired.finished else min(pause, LONGEST_STEP_SECONDS)
+        self._timers.start(Task.EXPIRE, pause)

@@ -22,7 +22,7 @@ class Task(StrEnum):
     COLLECT_NOW = "free what was replaced"
     EXPIRE = "expire flows"
     RETRY = "retry what failed"
-    RESYNC = "compare everything"
+    COMPARE = "compare maps and Services with what they should be"
     REPAIR = "check all hooks"
     PINS = "check that no pin has been removed"
     LISTEN = "open health check node ports"

@@ -3,7 +3,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from errno import E2BIG
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,6 +22,8 @@ _log = logging.getLogger("ebpflb.agent")
 
 # How many Services a log line names.
 _NAMED = 3
+# How many Services are compared between two changes: a few milliseconds.
+_PART = 32
 _PolicyAndFamily = tuple[str, str]
 
 
@@ -119,6 +121,8 @@ class ServiceWriter:
         self._dataplane = dataplane
         self._started = False
         self._compare = False
+        # What is left of a pass of `compare_some()`.
+        self._pass: Iterator[str] | None = None
         self._keep_others = True
 
     @property
@@ -134,6 +138,31 @@ class ServiceWriter:
     def compare_everything(self) -> None:
         """Make the next write compare all Services."""
         self._compare = True
+
+    def compare_some(self) -> bool:
+        """Compare the next maps, or Services, with what they should be; true at the end of a pass.
+
+        In parts, because to compare everything takes seconds where there are many Services, and a
+        change waits meanwhile. MapError.
+        """
+        self._pass = self._pass or self._parts()
+        differs = next(self._pass, None)
+        if differs:
+            _log.warning("a map has been changed by somebody else", extra=fields(map=differs))
+            self.compare_everything()
+        if differs is None or differs:
+            self._pass = None
+        return self._pass is None
+
+    def _parts(self) -> Iterator[str]:
+        yield from self._dataplane.compare()
+        names = sorted(self._changes.names())
+        for first in range(0, len(names), _PART):
+            # No plan is made beside changes that have not been taken.
+            desired = self._plan({*names[first : first + _PART], *self._changes.take()}, full=False)
+            self.follow_tunnels()
+            self._note(desired, self._dataplane.apply(desired), full=False)
+            yield ""
 
     def forget_others(self) -> None:
         """Call when all objects are known: removes other Services, left by an earlier run."""
@@ -208,6 +237,7 @@ class ServiceWriter:
     def _note(self, desired: Desired, refused: Refused, *, full: bool) -> None:
         checks = dict(self.health_checks)
         if full:
+            self._pass = None
             self.refused.clear()
             self.totals = PlanTotals()
             checks.clear()

@@ -4,7 +4,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from ebpflb.agent.dataplane.flow_tables import crowded_tables, room_for_flows
@@ -170,6 +170,9 @@ class NodeDataplane:
     def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
         self._active.sync.load()
         return self._wrote(self._active.write(desired, keep_others=keep_others))
+
+    def compare(self) -> Iterator[str]:
+        return self._active.sync.compare()
 
     def follow_network(self, *, repair: bool) -> Errors:
         if repair or not self._pins.links.is_dir():

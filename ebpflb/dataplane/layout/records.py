@@ -133,6 +133,11 @@ def pack_pod_key(socket: bytes, service: int) -> bytes:
     return _POD_KEY.pack(socket, service)
 
 
+def service_of_pod(key: bytes) -> int:
+    """The Service id in a key in lb_pods_here."""
+    return int(_POD_KEY.unpack(key)[-1])
+
+
 def serial_of(backend: bytes) -> int:
     """The serial of a packed BackendRecord, without unpacking it."""
     return int(_BACKEND.unpack(backend)[2])

@@ -50,11 +50,11 @@ class DestFilter:
     """The filter and its local copy. `flush()` writes what was added."""
 
     def __init__(self, array: BpfMap) -> None:
-        self._elements = Mirror(array)
+        self.elements = Mirror(array)
 
     def load(self) -> None:
         """Read the map."""
-        self._elements.load()
+        self.elements.load()
 
     def has_address(self, address: Address, flags: int) -> bool:
         """Whether packets to an address with these flags pass."""
@@ -74,16 +74,16 @@ class DestFilter:
 
     def _add(self, index: int, flags: int) -> None:
         passing, known = self._element(index)
-        self._elements.set(index, _DEST.pack(passing | flags, known))
+        self.elements.set(index, _DEST.pack(passing | flags, known))
 
     def drop(self, index: int, flags: int) -> None:
         """Take flags away from an element."""
         passing, known = self._element(index)
-        self._elements.set(index, _DEST.pack(passing & ~flags, known))
+        self.elements.set(index, _DEST.pack(passing & ~flags, known))
 
     def passing(self) -> Iterator[tuple[int, int]]:
         """The elements with flags: index and flags. Meanwhile none may be set."""
-        for index, number in enumerate(self._elements.column(0)):
+        for index, number in enumerate(self.elements.column(0)):
             if number:
                 yield index, self._element(index)[0]
 
@@ -96,15 +96,15 @@ class DestFilter:
         """Name an address at its place, by its index in lb_addr_flags; None: no address."""
         place = fold(address)
         passing, _ = self._element(place)
-        self._elements.set(place, _DEST.pack(passing, 0 if index is None else index + 1))
+        self.elements.set(place, _DEST.pack(passing, 0 if index is None else index + 1))
 
     def _element(self, index: int) -> tuple[int, int]:
-        passing, known = _DEST.unpack(self._elements[index])
+        passing, known = _DEST.unpack(self.elements[index])
         return passing, known
 
     def flush(self) -> None:
         """Write what was added. MapError."""
-        self._elements.flush()
+        self.elements.flush()
 
 
 def _end(address: Address) -> int:
@@ -148,6 +148,8 @@ class Addresses:
         self._users = {flag: array("I", bytes(4 * size)) for flag in (_CLUSTER_IP, _EXTERNAL)}
         self._node: dict[Address, int] = {}
         self._touched: set[Address] = set()
+        # Those in the maps without flags.
+        self._unused: set[Address] = set()
         # How many addresses end with the same 16 bits, and frontends need a flag at a port.
         self._ends = Counter[int]()
         self._port_users = {_NODE_PORT: Counter[int](), _EXTERNAL_PORT: Counter[int]()}
@@ -155,6 +157,20 @@ class Addresses:
         self._left_ports: set[int] = set()
         # What was idle when idle() was called, and has been ever since.
         self._idle: set[Referred] = set()
+
+    @property
+    def mirrors(self) -> tuple[tuple[str, Mirror], ...]:
+        """The copies of the arrays, by map."""
+        return ("lb_addr_flags", self._states), ("lb_dest_filter", self._filter.elements)
+
+    def keys(self) -> Iterator[bytes]:
+        """Those of lb_addrs."""
+        return map(bytes, self._index)
+
+    def value(self, key: bytes) -> bytes | None:
+        """What lb_addrs has for a key, or None."""
+        index = self._index.get(Address(key))
+        return None if index is None else pack_index(index)
 
     def load(self) -> None:
         """Read the maps. Then call `use()` for every frontend, and `loaded()`."""
@@ -168,6 +184,7 @@ class Addresses:
         self._node = {
             address: word & _NODE_FLAGS for address, word in words.items() if word & _NODE_FLAGS
         }
+        self._unused = {address for address, word in words.items() if not word}
         self._unwritten.clear()
         self._users = {flag: array("I", bytes(4 * len(each))) for flag, each in self._users.items()}
         self._ends = Counter(map(_end, self._index))
@@ -264,6 +281,10 @@ class Addresses:
             wanted = self._wanted(address)
             self._states.set(self._index[address], AddrRecord(wanted, address).pack())
             self._filter.add_address(address, wanted)
+            if wanted:
+                self._unused.discard(address)
+            else:
+                self._unused.add(address)
         self._states.flush()
         new = [(bytes(key), pack_index(self._index[key])) for key in self._unwritten]
         self._map.update_batch(new)
@@ -286,11 +307,7 @@ class Addresses:
 
     def idle(self) -> Set[Referred]:
         """The addresses without flags, and unused ports: candidates for the next `forget()`."""
-        self._idle = {
-            address
-            for address, index in self._index.items()
-            if not self._flags_at(index) and not self._wanted(address)
-        }
+        self._idle = {address for address in self._unused if not self._wanted(address)}
         self._idle |= self._left_ports
         return frozenset(self._idle)
 
@@ -313,5 +330,6 @@ class Addresses:
         self._filter.flush()
         self._left_ports -= gone
         self._idle -= gone
+        self._unused.difference_update(addresses)
         self._map.delete_batch([bytes(address) for address in addresses])
         self.indices.retire((self._index.pop(address) for address in addresses), clock())

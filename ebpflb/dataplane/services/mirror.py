@@ -2,7 +2,7 @@
 """An array map and its local copy: only differences are written."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from sys import byteorder
 from typing import Literal
 
@@ -47,6 +47,15 @@ class Mirror:
                 self._put(self._known * self._width, chunk.values)
             self._known += chunk.size
 
+    def differences(self) -> Iterator[bool]:
+        """Whether the next elements differ from the copy, read at each step."""
+        first = 0
+        for chunk in self._target.chunks(_MANY):
+            if first >= self._known:
+                return
+            yield chunk.values != self.span(first, chunk.size)
+            first += chunk.size
+
     @property
     def is_blank(self) -> bool:
         """Whether every element is zero."""
@@ -82,6 +91,8 @@ class Mirror:
         if behind <= self._known and self.span(first, length) == values:
             return
         self._put(first * self._width, values)
+        if first <= self._known:
+            self._known = max(self._known, behind)
         self._indices.extend(range(first, behind))
         self._pending += values
         if len(self._indices) >= _MANY:

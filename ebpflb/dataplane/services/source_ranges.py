@@ -5,7 +5,7 @@ A set is never changed. Other ranges become another set under a new id, so that 
 switches packets atomically; the old set is deleted once no program can use it.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.structs import LbSourceRange, packed_format
@@ -42,6 +42,16 @@ class SourceRanges(Pool[int]):
         self._sets = {identity: tuple(sorted(prefixes)) for identity, prefixes in found.items()}
         self._next = max(self._sets, default=0) % (_IDS - 1) + 1
         self.available = self.capacity - sum(map(len, self._sets.values()))
+
+    def keys(self) -> Iterator[bytes]:
+        """Those of all sets."""
+        return (key for identity in self._sets for key in self._keys(identity))
+
+    def value(self, key: bytes) -> bytes | None:
+        """What the map has for a key, or None."""
+        length, identity, address = _KEY.unpack(key)
+        prefix = Prefix(Address(address), length - ID_BITS)
+        return _ALLOWED if prefix in self.prefixes(identity) else None
 
     def restore(self, used: Iterable[int]) -> None:
         """Only `used` are in use; all others may be deleted."""

@@ -17,6 +17,7 @@ from ebpflb.dataplane.kernel.libc import membarrier
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import AddrFlag
 from ebpflb.dataplane.services.addresses import Referred
+from ebpflb.dataplane.services.comparison import compared
 from ebpflb.dataplane.services.failures import read_failures
 from ebpflb.dataplane.services.map_state import MapState
 from ebpflb.dataplane.services.readback import read_back
@@ -107,6 +108,21 @@ class Sync:
         with self._loaded() as state:
             gone: Desired = {name: () for name in state.services if name not in desired}
             return self._apply(state, {**gone, **desired})
+
+    def compare(self) -> Iterator[str]:
+        """Compare the maps with what was written, a part at each step: the map that differs, or "".
+
+        Anything may be written between two steps; `load()` repairs what differs. MapError.
+        """
+        with self._loaded() as state:
+            parts = compared(state)
+        # Whatever reads the maps back compares more than what would be left.
+        while self._state is state:
+            with self._loaded():
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
 
     def moving(self, changed: Desired) -> Moving:
         """What `apply()` would move."""

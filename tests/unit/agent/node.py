@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node for tests of the loop: the real sync over maps in memory, with injected failures."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
@@ -73,7 +73,11 @@ class MemoryNode:
 
     def resync(self, desired: Desired, *, keep_others: bool) -> Refused:
         self._called("resync")
+        self.sync.load()
         return self._write(desired, keep_others=keep_others)
+
+    def compare(self) -> Iterator[str]:
+        return self.sync.compare()
 
     def grow(self, desired: Desired, *, keep_others: bool) -> Refused:
         self._called("grow")

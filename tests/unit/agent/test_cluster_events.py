@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.agent.loop import RESYNC_SECONDS, Wakeup
+from ebpflb.agent.loop import COMPARE_SECONDS, Wakeup
 from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.source.interface import SourceEvent
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, node, service
@@ -29,7 +29,7 @@ def test_nothing_is_programmed_before_the_source_has_listed_everything(bench):
     bench.agent.tell(event(service("web"), endpoint_slice("web-1", endpoint())))
     bench.agent.tell(Wakeup.NETWORK)
     assert bench.turn() == []
-    assert bench.turn(RESYNC_SECONDS) == []
+    assert bench.turn(COMPARE_SECONDS) == []
     assert bench.first_syncs == 0
     assert bench.report()["in_sync"] is False
     bench.agent.tell(event(initial=True))

@@ -8,11 +8,11 @@ import pytest
 from ebpflb.agent.interface import ExpiryStep
 from ebpflb.agent.loop import (
     COLLECT_SECONDS,
+    COMPARE_SECONDS,
     EXPIRE_SECONDS,
     NO_ROOM_SECONDS,
     PINS_SECONDS,
     REPAIR_SECONDS,
-    RESYNC_SECONDS,
     ROOM_SECONDS,
     STEP_SECONDS,
     Periods,
@@ -103,7 +103,8 @@ def test_what_an_earlier_run_left_stays_until_everything_could_be_read(bench, ma
     bench.say(LATE, errors=broken)
     assert bench.turn() == ["start", "follow"]
     assert bench.node.served() == {"late": [], "web": ["10.1.0.1"]}
-    bench.turn(RESYNC_SECONDS)
+    bench.turn(COMPARE_SECONDS)
+    bench.turn(STEP_SECONDS)
     assert "web" in bench.node.served()
     bench.say(errors={})
     bench.turn()
@@ -279,10 +280,16 @@ def test_flows_are_expired_in_steps_with_pauses_between_passes(served):
     assert served.samples()["ebpflb_conntrack_expired_total"] == 7
 
 
-def test_everything_is_compared_once_an_hour(served):
-    calls = served.turn(RESYNC_SECONDS)
-    assert "resync" in calls
-    assert "resync" not in served.turn(RESYNC_SECONDS - 1)
+def test_steps_of_expiry_that_take_long_are_rarer(served, monkeypatch):
+    def expire() -> ExpiryStep:
+        served.clock.now += 0.0015
+        served.node.calls.append("expire")
+        return ExpiryStep(0, finished=False)
+
+    monkeypatch.setattr(served.node, "expire", expire)
+    assert "expire" in served.turn(EXPIRE_SECONDS)
+    assert "expire" not in served.turn(0.049)
+    assert "expire" in served.turn(0.002)
 
 
 def test_the_network_is_followed_when_it_changes_and_looked_at_now_and_then(served):

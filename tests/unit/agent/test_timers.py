@@ -23,7 +23,7 @@ def test_without_tasks_there_is_nothing_to_wait_for(timers):
 def test_tasks_come_in_the_order_of_their_deadlines(timers, clock):
     timers.start(Task.EXPIRE, 3)
     timers.start(Task.RETRY, 1)
-    timers.start(Task.RESYNC, 9)
+    timers.start(Task.COMPARE, 9)
     assert timers.wait() == 1
     clock.now += 5
     assert timers.wait() == 0

@@ -46,6 +46,22 @@ def test_each_frontend_has_its_old_backends_or_its_new_ones_at_every_moment(stat
 
 
 @settings(max_examples=40)
+@given(STATES, st.lists(st.integers(0, 3), min_size=4))
+def test_a_comparison_finds_nothing_though_changes_get_in_between(
+    states: list[Desired], steps: list[int]
+):
+    world = World()
+    parts = world.sync.compare()
+    for desired, count in zip(states, steps, strict=False):
+        world.change(desired)
+        world.now += 10
+        world.sync.collect()
+        world.sync.forget(world.sync.idle())
+        assert not any(next(parts, "") for _ in range(count))
+    assert not any(parts)
+
+
+@settings(max_examples=40)
 @given(STATES, st.sets(st.sampled_from(sorted(TIGHT))))
 def test_a_service_that_does_not_fit_keeps_what_it_had(states: list[Desired], tight: set[str]):
     world = World({name: TIGHT[name] for name in tight})

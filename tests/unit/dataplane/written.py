@@ -24,6 +24,7 @@ def assert_tidy(world: World) -> None:
     world.sync.forget(world.sync.idle())
     world.now += 10
     world.sync.collect()
+    assert not any(world.sync.compare())
     frontends = list(every(world.state))
     assert {key for key, _ in world.maps["lb_addrs"].items()} == vip_flags(frontends).keys()
     passing, wanted = filter_flags(world.maps), filter_wanted(frontends)
