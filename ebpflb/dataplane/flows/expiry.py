@@ -10,6 +10,8 @@ A connection that a backend leaves unanswered is recorded as such long before it
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import compress, count
+from operator import lt, or_
 from typing import NamedTuple
 
 from ebpflb.dataplane.flows.conntrack import (
@@ -41,6 +43,7 @@ from ebpflb.dataplane.layout.structs import (
     LbTuple,
 )
 from ebpflb.dataplane.services.addresses import Referred
+from ebpflb.dataplane.services.mirror import column
 from ebpflb.model.address import Protocol
 
 _BYTE = 256
@@ -51,6 +54,7 @@ _BUDGET = 8192
 _PATIENCE = 16 * _SECOND
 _SYN = int(CtState.LB_CT_SYN)
 _ORIGINAL, _DIRECTION_AT = int(Direction.LB_DIR_ORIGINAL), LbConntrack.direction.offset
+_STATE, _OTHER_STATE = LbConntrack.state.offset, LbConntrack.other_state.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,23 @@ class _FlowEntry(NamedTuple):
     last_seen: int
     state: int
     value: bytes
+
+
+class _Oldest(dict[tuple[int, int], int]):
+    """The earliest last packet of an entry that is alive, by protocol and state."""
+
+    def __init__(self, now: int, limits: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self._now, self._limits = now, limits
+
+    def __missing__(self, key: tuple[int, int]) -> int:
+        protocol, state = key
+        oldest = self[key] = max(self._now - self._limits[protocol][state], 0)
+        return oldest
+
+
+def _key(chunk: Chunk, place: int) -> bytes:
+    return chunk.keys[place * KEY_SIZE : (place + 1) * KEY_SIZE]
 
 
 class Expiry:
@@ -145,26 +166,33 @@ class Expiry:
         self._told_to = self._tell_to
 
     def _look_at(self, table: BpfMap, chunk: Chunk) -> int:
-        now = self._clock()
-        deleted = 0
-        starts = range(0, len(chunk.keys), KEY_SIZE)
-        directions = chunk.values[_DIRECTION_AT :: table.value_size]
-        for start, direction, (to, created, last_seen, state, other_state) in zip(
-            starts, directions, lives(chunk.values), strict=True
-        ):
-            key = chunk.keys[start : start + KEY_SIZE]
-            gone = None
-            if now - last_seen > self._earliest[key[PROTOCOL_AT]][state | other_state]:
-                gone = self._expire(table, key, now)
-            elif state | other_state == _SYN and self._told_to < created <= self._tell_to:
-                self._tell_if_unanswered(table, key, now)
-            if gone is not None:
-                deleted += gone
-            elif self._candidates:
-                self._candidates.difference_update(addresses_of(key), addresses_of(to))
-                if direction == _ORIGINAL:
-                    self._candidates.discard(destination_port(key))
-        return deleted
+        now, size = self._clock(), table.value_size
+        states = bytes(map(or_, chunk.values[_STATE::size], chunk.values[_OTHER_STATE::size]))
+        protocols = chunk.keys[PROTOCOL_AT::KEY_SIZE]
+        # Each step of these runs in C: nearly all entries are alive, and there may be a million.
+        oldest = map(_Oldest(now, self._earliest).__getitem__, zip(protocols, states, strict=True))
+        last_seen = column(chunk.values, size, LbConntrack.last_seen.offset, "Q")
+        due = set(compress(count(), map(lt, last_seen, oldest)))
+        gone = {place: self._expire(table, _key(chunk, place), now) for place in due}
+        if self._ended is not None:
+            created = column(chunk.values, size, LbConntrack.created.offset, "Q")
+            for place in compress(count(), map(_SYN.__eq__, states)):
+                if place not in due and self._told_to < created[place] <= self._tell_to:
+                    self._tell_if_unanswered(table, _key(chunk, place), now)
+        if self._candidates:
+            self._keep_referred(chunk, size, {at for at in due if gone[at] is not None})
+        return sum(filter(None, gone.values()))
+
+    def _keep_referred(self, chunk: Chunk, size: int, gone: Set[int]) -> None:
+        """What flows refer to is no candidate any more."""
+        directions = chunk.values[_DIRECTION_AT::size]
+        for place, (to, *_) in enumerate(lives(chunk.values)):
+            if place in gone:
+                continue
+            key = _key(chunk, place)
+            self._candidates.difference_update(addresses_of(key), addresses_of(to))
+            if directions[place] == _ORIGINAL:
+                self._candidates.discard(destination_port(key))
 
     def _expire(self, table: BpfMap, key: bytes, now: int) -> int | None:
         """Delete a flow if its current entries say so: how many, or None if it is alive."""

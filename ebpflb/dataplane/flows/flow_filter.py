@@ -22,6 +22,8 @@ _TABLES = ("lb_ct_short", "lb_conntrack", "lb_ct_udp", "lb_ct_stream", "lb_ct_sh
 # Out of 65,536 marks: this share of unrelated packets is looked up in vain.
 _MOST_MARKS = 65536 // 16
 _PERIOD_NS = 30 * 1_000_000_000
+# While that many flows need half of the marks, there is little to win, and much to look at.
+_LONG_PERIOD_NS = 600 * 1_000_000_000
 # Younger marks stay. Programs take less than a second, packets routed by the stack rarely more.
 _GRACE_NS = 30 * 1_000_000_000
 _MARK_SHIFT = 30
@@ -53,6 +55,7 @@ class FilterMarks:
         self._budget = budget
         self._clock = clock
         self._due = 0
+        self._period = _PERIOD_NS
         self._pass: Iterator[None] | None = None
 
     def step(self) -> bool:
@@ -65,12 +68,13 @@ class FilterMarks:
         self._pass = self._pass or self._renew()
         for _ in self._pass:
             return True
-        self._pass, self._due = None, self._clock() + _PERIOD_NS
+        self._pass, self._due = None, self._clock() + self._period
         return False
 
     def _renew(self) -> Iterator[None]:
         settings = self._maps["lb_settings"]
         marks = self._read()
+        self._period = _PERIOD_NS
         floor = filter_floor_of(settings)
         if sum(mark >= floor for mark in marks) <= _MOST_MARKS:
             return
@@ -80,6 +84,8 @@ class FilterMarks:
             for chunk in self._maps[name].chunks(self._budget):
                 self._mark(marks, chunk, oldest, flow_mark(now))
                 yield
+        if sum(mark >= oldest for mark in marks) > len(marks) // 2:
+            self._period = _LONG_PERIOD_NS
         value = LbSettings.from_buffer_copy(settings.lookup(_KEY) or bytes(settings.value_size))
         value.filter_floor = max(floor, oldest)
         settings.update(_KEY, bytes(value))

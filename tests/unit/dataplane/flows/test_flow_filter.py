@@ -70,6 +70,21 @@ def test_many_marks_are_not_but_only_from_time_to_time():
     assert node.run() == flow_mark(node.now - 30 * SECOND) > floor
 
 
+def test_while_most_marks_are_needed_passes_are_rare():
+    node = Node()
+    node.run()
+    node.now += 31 * SECOND
+    node.mark(range(SIZE // 2 + 1), flow_mark(node.now))
+    floor = node.run()
+    node.now += 500 * SECOND
+    assert node.run() == floor
+    node.now += 101 * SECOND
+    assert node.run() > floor
+    node.mark(range(MANY), flow_mark(node.now))
+    node.now += 31 * SECOND
+    assert node.run() == flow_mark(node.now - 30 * SECOND)
+
+
 @pytest.mark.parametrize("table", sorted({*FLOW_TABLES} - {"lb_ct_dsr"}))
 def test_flows_keep_their_marks(table: str):
     node = Node()
