@@ -56,8 +56,11 @@ ENOUGH_FILES = 65536
 _OOM_SCORE_ADJ = Path("/proc/self/oom_score_adj")
 _SWITCH_SECONDS = 0.0005
 # How many new objects trigger a garbage collection; Python's default is 700. Nearly all objects
-# created before the end of the first sync live on.
+# created before the end of the first sync live on. A page of metrics makes hundreds of thousands,
+# and some stay until the next one: they are gone over a few at a time, a millisecond, and together
+# only after so many of these collections.
 _COLLECT_AFTER = 10_000
+_COLLECT_SURVIVORS_AFTER = 1_000
 _COLLECT_AT_FIRST_AFTER = 200_000
 # From <malloc.h>. Setting it stops glibc from adapting the threshold to freed sizes.
 _M_MMAP_THRESHOLD = -3
@@ -72,7 +75,7 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER)
+    gc.set_threshold(_COLLECT_AFTER, _COLLECT_SURVIVORS_AFTER)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)

@@ -6,11 +6,9 @@ so metrics with the label ip_family have the same value for each. What the kerne
 kernel.py and services.py.
 """
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -214,8 +212,7 @@ class Metrics:
         """The /metrics page; without the kernel's metrics if the maps cannot be read."""
         pieces = [generate_latest(self.registry)]
         try:
-            with _garbage_kept():
-                pieces += _kernel_page(self._read())
+            pieces += _kernel_page(self._read())
         except EbpflbError as error:
             _log.warning("cannot read the maps for a scrape: %s", error)
         return Answer(b"".join(pieces), CONTENT_TYPE_LATEST)
@@ -370,19 +367,6 @@ class _KernelCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return kernel_families(self._reading)
-
-
-@contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """A page makes hundreds of thousands of objects, which need no collection to be freed.
-
-    To go over them again and again would hold up changes for up to 40 ms.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _kernel_page(reading: Reading) -> Iterator[bytes]:
