@@ -17,6 +17,7 @@ from tests.bench import (
     api,
     attached,
     bulk,
+    busy,
     change,
     connect,
     dsr,
@@ -50,6 +51,7 @@ BENCHES: dict[str, Bench] = {
     "bulk": bulk.run,
     "udp": udp.run,
     "change": change.run,
+    "busy": busy.run,
     "fill": fill.run,
     "memory": memory.run,
     "start": start.run,
@@ -91,9 +93,9 @@ BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
 def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/development/benches.md.
 
-    NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, fill, memory, start,
-    growth, api, sizing, many_nodes, beside, against, first_packet, fortio, programs, programs_live,
-    xdp, live, services, peers, passed or scrape; none means all.
+    NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, busy, fill, memory,
+    start, growth, api, sizing, many_nodes, beside, against, first_packet, fortio, programs,
+    programs_live, xdp, live, services, peers, passed or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

@@ -35,19 +35,18 @@ def run(options: Options) -> Iterator[Row]:
     """Changes of Services chosen at random, one at a time."""
     services, changes = options.scaled(SERVICES), options.scaled(CHANGES)
     with labs.one_node(services, ENDPOINTS) as (node, directory), agent.running(node, directory):
-        times = list(latencies(agent.pinned_maps(node), directory, services, changes))
+        times = list(latencies(agent.pinned_maps(node), directory, [0] * services, changes))
     case = f"one endpoint, {services:,} Services x {ENDPOINTS}"
     yield percentile_row("change", case, times, 99, "ms", TARGET_MS)
 
 
 def latencies(
-    maps: MapSet, directory: Path, services: int, changes: int, endpoints: int = ENDPOINTS
+    maps: MapSet, directory: Path, first: list[int], changes: int, endpoints: int = ENDPOINTS
 ) -> Iterator[float]:
-    """Milliseconds of this many changes; `endpoints`: of each Service."""
+    """Milliseconds of this many changes. `first`: of each Service's `endpoints`, which changes."""
     chooser = random.Random(1)
-    first = [0] * services
     for _ in range(changes):
-        number = chooser.randrange(services)
+        number = chooser.randrange(len(first))
         first[number] = 1 - first[number]
         content = manifests.numbered(number, endpoints, labs.NODES, first[number])
         yield change(maps, directory, number, content)

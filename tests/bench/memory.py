@@ -81,7 +81,9 @@ def sizing(options: Options) -> Iterator[Row]:
             with agent.following(node, url):
                 took = time.perf_counter() - began
                 yield plain_row("sizing", f"start to in sync, {case}", took, "s")
-                yield plain_row("sizing", f"processor time of that, {case}", _used(node), "s")
+                yield plain_row(
+                    "sizing", f"processor time of that, {case}", used_seconds(node), "s"
+                )
                 time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
                 resident, most = _resident_megabytes(node), _resident_megabytes(node, "VmHWM")
                 yield plain_row("sizing", f"resident, {case}", resident, "MB")
@@ -106,7 +108,7 @@ def _size(services: int, options: Options) -> Generator[Row, None, float]:
             resident = _resident_megabytes(node)
             yield limit_row("growth", f"resident, {case}", [resident], "MB", TARGET_GROWTH_MB)
             maps, changes = agent.pinned_maps(node), options.scaled(CHANGES)
-            times = list(latencies(maps, directory, services, changes, GROWTH_ENDPOINTS))
+            times = list(latencies(maps, directory, [0] * services, changes, GROWTH_ENDPOINTS))
             yield percentile_row("growth", f"one endpoint, {case}", times, 99, "ms", TARGET_MS)
     return resident
 
@@ -116,7 +118,7 @@ def _resident_megabytes(node: LabNode, field: str = "VmRSS") -> float:
     return sum(_megabytes_of(pid, field) for pid in in_cgroup(node.cgroup))
 
 
-def _used(node: LabNode) -> float:
+def used_seconds(node: LabNode) -> float:
     """Seconds of processor time of the processes of a node and their children."""
     return sum(map(_used_by, in_cgroup(node.cgroup)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page /metrics of 5,000 Services with traffic: alone, a hundred at once, and during syncs.
+"""The page /metrics of 5,000 Services with traffic: alone, and a hundred at once.
 
 Each Service has a ClusterIP, a NodePort and five endpoints: 10,000 frontends and 25,000 backends,
 whose counters this process fills, and enough flows to fill half the table.
@@ -7,30 +7,25 @@ whose counters this process fills, and enough flows to fill half the table.
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.structs import LbBackend, LbConntrack, LbCounts
 from ebpflb.lab import LabNode
-from tests.bench.change import change
 from tests.bench.harness import agent, labs, manifests
 from tests.bench.harness.options import BenchError, Options
-from tests.bench.harness.report import Row, limit_row, percentile_row, plain_row
+from tests.bench.harness.report import Row, limit_row, plain_row
 
 SERVICES = 5_000
 ENDPOINTS = 5
 FLOWS = 65_536
 TARGET_SECONDS = 0.5
 AT_ONCE = 100
-CHANGES = 100
 
 _FIRST_NODE_PORT = 20_000
-_PAUSE_SECONDS = 0.05
 # Pages are shared for a second.
 _FRESH_SECONDS = 1.1
 _ORIGINAL = 1
@@ -78,33 +73,33 @@ def run(options: Options) -> Iterator[Row]:
             manifests.write(directory, manifests.file_of(number), _manifest(number))
         with agent.running(node, directory):
             maps = agent.pinned_maps(node)
-            _count(maps, services)
+            count_traffic(maps, 2 * services, ENDPOINTS * services)
             scraper = Scraper(node)
             try:
                 pages = [_page(scraper, services) for _ in range(options.rounds)]
                 yield limit_row("scrape", case, pages, "s", TARGET_SECONDS)
                 yield plain_row("scrape", f"{AT_ONCE} at once: the last", _at_once(node), "s")
-                yield from _changes(maps, directory, services, scraper, options)
             finally:
                 scraper.close()
 
 
-def _manifest(number: int, first: int = 0) -> bytes:
+def _manifest(number: int) -> bytes:
     name, node_port = manifests.name_of(number), _FIRST_NODE_PORT + number
     service = manifests.service(name, manifests.cluster_ip(number), node_port=node_port)
-    addresses = manifests.pods(number, ENDPOINTS, first)
+    addresses = manifests.pods(number, ENDPOINTS)
     return manifests.listed([service, manifests.endpoint_slice(name, addresses, labs.NODES)])
 
 
-def _count(maps: MapSet, services: int) -> None:
-    for name, count in (("lb_count_front", 2 * services), ("lb_count_back", ENDPOINTS * services)):
+def count_traffic(maps: MapSet, frontends: int, backends: int) -> None:
+    """Counters of this many, as if all had had traffic, and entries of flows to the backends."""
+    for name, count in (("lb_count_front", frontends), ("lb_count_back", backends)):
         value = bytes(LbCounts(*range(1, 6))) * maps[name].cpus
         maps[name].update_batch([(_key(place), value) for place in range(count)])
     records = [LbBackend.from_buffer_copy(value) for _, value in maps["lb_backends"].items()]
     now = time.monotonic_ns()
     flows = []
     for number in range(FLOWS):
-        place = number % (ENDPOINTS * services)
+        place = number % backends
         entry = LbConntrack(created=now, last_seen=now, direction=_ORIGINAL, backend=place)
         entry.serial = records[place].serial
         flows.append((number.to_bytes(maps["lb_conntrack"].key_size, "big"), bytes(entry)))
@@ -131,31 +126,3 @@ def _at_once(node: LabNode) -> float:
     finally:
         for each in scrapers:
             each.close()
-
-
-def _changes(
-    maps: MapSet, directory: Path, services: int, scraper: Scraper, options: Options
-) -> Iterator[Row]:
-    stopped = threading.Event()
-
-    def scrape() -> None:
-        while not stopped.wait(max(0.0, 1.0 - scraper.scrape()[0])):
-            pass
-
-    thread = threading.Thread(target=scrape)
-    count = options.scaled(CHANGES)
-    quiet = list(_times(maps, directory, services, count))
-    thread.start()
-    busy = list(_times(maps, directory, services, count))
-    stopped.set()
-    thread.join()
-    yield percentile_row("scrape", "a change, nobody scrapes", quiet, 99, "ms")
-    yield percentile_row("scrape", "a change, a page each second", busy, 99, "ms")
-
-
-def _times(maps: MapSet, directory: Path, services: int, count: int) -> Iterator[float]:
-    for turn in range(count):
-        number = turn % services
-        for first in (1, 0):
-            yield change(maps, directory, number, _manifest(number, first))
-            time.sleep(_PAUSE_SECONDS)

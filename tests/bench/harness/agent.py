@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent on a node of a lab, with the bench's own manifests."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -20,6 +21,18 @@ class ApiAgent(NodeAgent):
         return ["env", "-u", "EBPFLB_MANIFESTS", *super().command()]
 
 
+class ComparingAgent(NodeAgent):
+    """One that compares everything again a second after it has done so, not after an hour."""
+
+    def command(self) -> list[str]:
+        code = (
+            "from ebpflb.agent import loop; from ebpflb.cli import main; "
+            "loop.COMPARE_SECONDS = 1.0; main()"
+        )
+        _, _, _, *arguments = super().command()
+        return [sys.executable, "-c", code, *arguments]
+
+
 def running(
     node: LabNode, manifests: Path, options: Sequence[str] = ()
 ) -> AbstractContextManager[NodeAgent]:
@@ -27,6 +40,13 @@ def running(
     removed.
     """
     return _running(NodeAgent, node, ["--manifests", str(manifests), *options])
+
+
+def comparing(
+    node: LabNode, manifests: Path, options: Sequence[str] = ()
+) -> AbstractContextManager[NodeAgent]:
+    """The same agent, busy with comparing its maps and Services."""
+    return _running(ComparingAgent, node, ["--manifests", str(manifests), *options])
 
 
 def following(node: LabNode, url: str) -> AbstractContextManager[NodeAgent]:
