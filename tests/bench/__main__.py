@@ -27,6 +27,7 @@ from tests.bench import (
     programs,
     programs_live,
     scrape,
+    shared,
     sock_ops,
     start,
     udp,
@@ -52,6 +53,7 @@ BENCHES: dict[str, Bench] = {
     "udp": udp.run,
     "change": change.run,
     "busy": busy.run,
+    "shared": shared.run,
     "fill": fill.run,
     "memory": memory.run,
     "start": start.run,
@@ -93,8 +95,8 @@ BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
 def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/development/benches.md.
 
-    NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, busy, fill, memory,
-    start, growth, api, sizing, many_nodes, beside, against, first_packet, fortio, programs,
+    NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, busy, shared, fill,
+    memory, start, growth, api, sizing, many_nodes, beside, against, first_packet, fortio, programs,
     programs_live, xdp, live, services, peers, passed or scrape; none means all.
     """
     if os.geteuid() != 0:

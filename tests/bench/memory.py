@@ -47,7 +47,7 @@ def run(options: Options) -> Iterator[Row]:
             with agent.running(node, directory):
                 time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
                 case = f"resident, {services:,} Services x {ENDPOINTS}, {start}"
-                resident = _resident_megabytes(node)
+                resident = resident_megabytes(node)
             yield limit_row("memory", case, [resident], "MB", TARGET_MB)
     with labs.one_node(FEW_SERVICES, ENDPOINTS) as (node, directory):
         with agent.running(node, directory):
@@ -85,7 +85,7 @@ def sizing(options: Options) -> Iterator[Row]:
                     "sizing", f"processor time of that, {case}", used_seconds(node), "s"
                 )
                 time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
-                resident, most = _resident_megabytes(node), _resident_megabytes(node, "VmHWM")
+                resident, most = resident_megabytes(node), resident_megabytes(node, "VmHWM")
                 yield plain_row("sizing", f"resident, {case}", resident, "MB")
                 yield plain_row("sizing", f"most ever resident, {case}", most, "MB")
                 maps = sum(each.memory for each in map_fills(agent.pinned_maps(node))) / 1e6
@@ -105,7 +105,7 @@ def _size(services: int, options: Options) -> Generator[Row, None, float]:
             restart = time.perf_counter() - began
             yield limit_row("growth", f"pins match, {case}", [restart], "s", TARGET_RESTART_SECONDS)
             time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
-            resident = _resident_megabytes(node)
+            resident = resident_megabytes(node)
             yield limit_row("growth", f"resident, {case}", [resident], "MB", TARGET_GROWTH_MB)
             maps, changes = agent.pinned_maps(node), options.scaled(CHANGES)
             times = list(latencies(maps, directory, [0] * services, changes, GROWTH_ENDPOINTS))
@@ -113,7 +113,7 @@ def _size(services: int, options: Options) -> Generator[Row, None, float]:
     return resident
 
 
-def _resident_megabytes(node: LabNode, field: str = "VmRSS") -> float:
+def resident_megabytes(node: LabNode, field: str = "VmRSS") -> float:
     """Resident memory of all processes in the cgroup of a node; `field`: of /proc/PID/status."""
     return sum(_megabytes_of(pid, field) for pid in in_cgroup(node.cgroup))
 
