@@ -43,6 +43,18 @@ def reading(folder: int, name: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
+def appending(folder: int, name: str) -> Iterator[int]:
+    """A descriptor of a file of that directory, which is made. PermissionError as in reading()."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        _refuse_others(file)
+        yield file
+    finally:
+        os.close(file)
+
+
+@contextmanager
 def replacing(folder: int, name: str, building: str) -> Iterator[BinaryIO]:
     """Written as `building`, the file is there by its name at the end, or after an error as it was.
 

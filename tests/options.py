@@ -50,6 +50,7 @@ def _many(item: Schema) -> Schema:
 _CHECKED_BY: dict[Any, Schema] = {
     values.boolean: {"type": "boolean"},
     values.text: _TEXT,
+    values.path: {"type": "string", "minLength": 1},
     values.label_value: {"type": "string", "maxLength": 63},
     values.ip_or_nothing: {"type": "string", "pattern": "^[0-9a-fA-F.:]*$"},
     values.node_port_range: {"type": "string", "pattern": "^[0-9]{1,5}-[0-9]{1,5}$"},

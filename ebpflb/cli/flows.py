@@ -190,7 +190,13 @@ filter_options = options(
         "--since",
         metavar="DURATION",
         callback=checked(duration),
-        help="Only show flows newer than this: 90s, 5m, 1h30m.",
+        help="Only show flows newer than this: 90s, 5m, 1h30m; up to 24 hours.",
+    ),
+    click.option(
+        "--until",
+        metavar="DURATION",
+        callback=checked(duration),
+        help="Only show flows older than this.",
     ),
     namespace_options,
     output_option,
@@ -216,6 +222,7 @@ Examples:
   ebpflb flows
   ebpflb flows --follow --verdict failed,refused,dropped
   ebpflb flows --service default/web --since 5m
+  ebpflb flows --since 3h --until 2h --verdict failed
   ebpflb flows -n shop --from curl --to 10.96.0.10 --last 100
   ebpflb flows --follow -o jsonl | jq 'select(.rtt_seconds > 0.1)'
 """
@@ -237,8 +244,10 @@ def flows(query_socket: str | None, **given: Any) -> None:
 
 
 def check_output(given: Mapping[str, Any]) -> None:
-    """Raise UsageError for a format that --follow does not support."""
+    """Raise UsageError for what --follow does not go with."""
     output = given["output"]
+    if given["follow"] and given["until"]:
+        raise click.UsageError("--until does not work with --follow")
     if given["follow"] and output in ("json", "yaml"):
         raise click.UsageError(f"-o {output} does not work with --follow: use -o jsonl")
 
@@ -251,7 +260,7 @@ def parameters(given: Mapping[str, Any], home: str = "") -> dict[str, str]:
         limit = 0 if given["follow"] else _LAST
     wanted = {
         "namespace": namespace,
-        **{name: given[name] for name in ("verdict", "event", "since", "service")},
+        **{name: given[name] for name in ("verdict", "event", "since", "until", "service")},
         "from": given["source"],
         "to": given["target"],
         "limit": "" if limit is None else str(limit),

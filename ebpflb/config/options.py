@@ -27,6 +27,7 @@ DSR_PORT = 6089
 METRICS_BIND_ADDRESS = f"127.0.0.1:{METRICS_PORT}"
 HEALTHZ_BIND_ADDRESS = f"0.0.0.0:{HEALTHZ_PORT}"
 QUERY_SOCKET = "/run/ebpflb/agent.sock"
+FLOW_HISTORY = "/var/cache/ebpflb/flows"
 OOM_SCORE_ADJ = -999
 # kube-proxy's own limit of nf_conntrack_max.
 _MOST_FLOWS = 1048576
@@ -397,6 +398,18 @@ class Settings:
         "4096",
         "N",
         "number of recent flow records to keep for queries  [4096]",
+    )
+    flow_history_bytes: int = option(
+        values.Number(0, 1 << 30),
+        "33554432",
+        "N",
+        "size of the files with the flow records of the last 24 hours; 0 = none  [33554432]",
+    )
+    flow_history_directory: Path = option(
+        values.path,
+        FLOW_HISTORY,
+        "DIR",
+        f"where these files are  [{FLOW_HISTORY}]",
     )
     flow_export: str = option(
         values.text,

@@ -22,7 +22,8 @@ from ebpflb.model.flow import Flow, LostFlows, read_flow
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
 # Longer than agents keep flows.
-_LONG_AGO = "1000h"
+# More than any agent has in memory.
+_EVERYTHING = "1048576"
 # How long all nodes may stay silent, as while the agents are being replaced.
 _PATIENCE_SECONDS = 300.0
 
@@ -94,7 +95,7 @@ class _Watch:
     """The agents being followed, and the state last reported to the user."""
 
     def __init__(self, cluster: Cluster, argv: Sequence[str]) -> None:
-        """`argv`: for the agents at the start. Later ones are asked for everything they have."""
+        """`argv`: for the agents at the start. Later ones are asked for all they have in memory."""
         self._cluster, self._argv = cluster, argv
         self._first = {agent.pod for agent in cluster.agents}
         self._begun: set[str] = set()
@@ -114,7 +115,7 @@ class _Watch:
     def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
         argv = self._argv
         if agent.pod in self._begun or agent.pod not in self._first:
-            extent = "--last=0" if agent.pod in self._begun else f"--since={_LONG_AGO}"
+            extent = "--last=0" if agent.pod in self._begun else f"--last={_EVERYTHING}"
             others = [each for each in argv if not each.startswith(("--last=", "--since="))]
             argv = [*others, extent]
         for line in self._cluster.executor.stream(agent, argv):

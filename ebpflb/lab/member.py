@@ -130,6 +130,7 @@ class LabNode(Member):
             "CGROUP_ROOT": str(self.cgroup),
             "BPFFS_ROOT": str(self.bpffs),
             "QUERY_SOCKET": str(self.query_socket),
+            "FLOW_HISTORY_DIRECTORY": str(self.query_socket.parent / "flows"),
             "CLUSTER_CIDR": ",".join(self.cluster_cidr),
         }
         marked = Member.environment(self)

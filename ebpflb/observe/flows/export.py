@@ -81,7 +81,7 @@ class RotatedFile:
             count = _fitting(lines, self._max_bytes - size)
             if not count and not size:
                 count = 1
-            _append(fd, size, b"".join(lines[:count]))
+            append(fd, size, b"".join(lines[:count]))
         finally:
             os.close(fd)
         if count < len(lines):
@@ -116,7 +116,7 @@ def _cut_half_line(fd: int) -> int:
     return size - half
 
 
-def _append(fd: int, size: int, text: bytes) -> None:
+def append(fd: int, size: int, text: bytes) -> None:
     """Write all of it, or restore the file's size."""
     rest = memoryview(text)
     try:

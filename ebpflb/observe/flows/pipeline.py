@@ -3,7 +3,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.records import (
@@ -19,6 +19,7 @@ from ebpflb.model.address import Address, family_of
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
+from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import QueryServer, Route
 from ebpflb.observe.metrics.kernel import FlowCollector
@@ -58,6 +59,13 @@ class FlowPipeline:
         if target := settings.flow_export:
             sink = sink_for(target, settings.flow_export_max_bytes, settings.flow_export_files)
             self._export = FlowExport(self._log.history, self._log.line, sink, target)
+        self._kept: KeptFlows | None = None
+        self._keeping: FlowExport[StoredFlow] | None = None
+        if room := settings.flow_history_bytes:
+            directory = settings.flow_history_directory
+            self._kept = KeptFlows(directory, room)
+            history, line = self._log.history, self._log.line
+            self._keeping = FlowExport(history, line, self._kept, str(directory))
         self._server: QueryServer | None = None
 
     @property
@@ -85,11 +93,11 @@ class FlowPipeline:
 
     def start(self, http: HttpServer, routes: Mapping[str, Route]) -> None:
         """Start with the next record. `routes`: the query socket's others."""
-        if self._export:
-            self._export.start()
+        for each in self._exports:
+            each.start()
         self._reader.start()
         if self._socket:
-            own = query_routes(self._changes, self._log)
+            own = query_routes(self._changes, self._log, self._kept)
             self._server = QueryServer(http, self._socket, {**own, **routes})
             self._server.start()
 
@@ -98,8 +106,12 @@ class FlowPipeline:
         if self._server:
             self._server.stop()
         self._reader.stop()
-        if self._export:
-            self._export.stop()
+        for each in self._exports:
+            each.stop()
+
+    @property
+    def _exports(self) -> Iterator[FlowExport[StoredFlow]]:
+        return (each for each in (self._export, self._keeping) if each)
 
 
 class RingReader:

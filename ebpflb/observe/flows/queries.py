@@ -5,10 +5,11 @@ What is in force can be read from the maps without an agent.
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
@@ -21,6 +22,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords
+from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.http.query_socket import (
     JSON_LINES,
     HttpQueryError,
@@ -32,7 +34,7 @@ from ebpflb.web.answers import StreamedAnswer
 from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 
 PARAMETERS = (
-    *("limit", "follow", "since", "namespace"),
+    *("limit", "follow", "since", "until", "namespace"),
     *("service", "from", "to", "verdict", "event"),
 )
 _SECOND = 1_000_000_000
@@ -52,8 +54,9 @@ class EndFilter:
 
 @dataclass(frozen=True, slots=True)
 class FlowFilter:
-    """Conditions that must all hold; None means any. earliest: as the time of a flow.
+    """Conditions that must all hold; None means any.
 
+    earliest, latest: as the time of a flow, or "".
     namespace: of the Service, or of a pod at either end.
     """
 
@@ -64,10 +67,12 @@ class FlowFilter:
     verdicts: Collection[str] | None = None
     events: Collection[str] | None = None
     earliest: str = ""
+    latest: str = ""
 
     def matches(self, flow: Flow) -> bool:
         return (
             flow.time >= self.earliest
+            and (not self.latest or flow.time <= self.latest)
             and _is_one(flow.event, self.events)
             and _is_one(flow.verdict, self.verdicts)
             and (self.client is None or _matches(self.client, flow.client))
@@ -99,7 +104,7 @@ def parse_filter(
         if name not in PARAMETERS:
             raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
-    since = _parsed("since", given, duration)
+    since, until = (_parsed(name, given, duration) for name in ("since", "until"))
     return FlowFilter(
         namespace=given.get("namespace"),
         service=service(given["service"]) if "service" in given else None,
@@ -107,8 +112,13 @@ def parse_filter(
         target=end(given["to"]) if "to" in given else None,
         verdicts=_parsed("verdict", given, SomeOf(VERDICTS)),
         events=_parsed("event", given, SomeOf(FLOW_EVENTS)),
-        earliest="" if since is None else rfc3339_ns(max(now - int(since * _SECOND), 0)),
+        earliest=_ago(since, now),
+        latest=_ago(until, now),
     )
+
+
+def _ago(seconds: float | None, now: int) -> str:
+    return "" if seconds is None else rfc3339_ns(max(now - int(seconds * _SECOND), 0))
 
 
 def _is_one(value: object, wanted: Collection[object] | None) -> bool:
@@ -177,10 +187,12 @@ def ask_model(ask_loop: AskLoop, query: Callable[[Changes], Result]) -> Result:
     return asked.wait()
 
 
-def query_routes(changes: Changes, flows: FlowLog) -> Mapping[str, Route]:
+def query_routes(
+    changes: Changes, flows: FlowLog, kept: KeptFlows | None = None
+) -> Mapping[str, Route]:
     """Prefixes of paths, and the function that answers each, in any thread."""
     return {
-        "/v1/flows": FlowQueries(flows, changes).answer,
+        "/v1/flows": FlowQueries(flows, changes, kept).answer,
         "/v1/names": lambda query: json_reply(_names(query, changes)),
     }
 
@@ -204,27 +216,42 @@ def _names(query: Query, changes: Changes) -> Mapping[str, object]:
 class FlowQueries:
     """Answers /v1/flows: the latest flows and those to come, as JSON lines. Thread-safe."""
 
-    def __init__(self, log: FlowLog, changes: Changes) -> None:
+    def __init__(self, log: FlowLog, changes: Changes, kept: KeptFlows | None = None) -> None:
+        """`kept`: the older ones, which only a query with a time reads."""
         self._log = log
         self._changes = changes
+        self._kept = kept
 
     def answer(self, query: Query) -> StreamedAnswer:
         """The last flows (limit, since), oldest first; with follow=1 also new ones."""
         if query.path:
             raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = query.parameters
-        wanted = parse_filter(given, self._service, self._end, time.time_ns())
+        older = self._kept if given.get("since") else None
+        service, end = partial(self._service, older), partial(self._end, older)
+        wanted = parse_filter(given, service, end, time.time_ns())
         limit = _parsed("limit", given, Number(0, _MOST))
         follow = _parsed("follow", given, boolean)
         return StreamedAnswer(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
 
     def _lines(self, wanted: FlowFilter, limit: int | None, *, follow: bool) -> Iterator[bytes]:
         batch = self._log.history.since(0)
-        yield from _pieces(self._last(batch, wanted, limit))
+        last = self._last(batch, wanted, limit)
+        yield from _pieces(self._with_older(last, batch.first, wanted, limit))
         while follow:
             batch = self._log.history.since(batch.end, _LOOK_SECONDS)
             lost = [flow_line(LostFlows(lost=batch.lost))] if batch.lost else []
             yield from _pieces(chain(lost, self._matching(batch, wanted)))
+
+    def _with_older(
+        self, last: Iterator[bytes], first: int, wanted: FlowFilter, limit: int | None
+    ) -> Iterator[bytes]:
+        """`last`: the lines of the records from number `first` on."""
+        if not (self._kept and wanted.earliest):
+            return last
+        kept = self._kept.flows(wanted.earliest, first)
+        lines = chain((flow_line(flow) for flow in kept if wanted.matches(flow)), last)
+        return lines if limit is None else iter(deque(lines, maxlen=limit))
 
     def _last(
         self, batch: NumberedRecords[StoredFlow], wanted: FlowFilter, limit: int | None
@@ -243,32 +270,40 @@ class FlowQueries:
         flow = self._log.flow(at, stored)
         return flow_line(flow) if wanted.matches(flow) else b""
 
-    def _service(self, text: str) -> ServiceName:
+    def _service(self, older: KeptFlows | None, text: str) -> ServiceName:
         namespace, slash, name = text.partition("/")
         found = ServiceName(namespace, name)
-        if not slash or not (self._changes.service(found) or self._was_seen(found)):
+        if not slash or not (self._changes.service(found) or self._was_seen(found, older)):
             raise _unknown("Service", text, map(str, self._changes.names()))
         return found
 
-    def _was_seen(self, name: ServiceName) -> bool:
-        records = self._log.history.since(0).records
-        return any(each.port is not None and each.port[:2] == name for each in records)
+    def _was_seen(self, name: ServiceName, older: KeptFlows | None) -> bool:
+        """Whether any recorded flow has this Service, which may be gone."""
+        batch = self._log.history.since(0)
+        if any(each.port is not None and each.port[:2] == name for each in batch.records):
+            return True
+        kept = older.flows("", batch.first) if older else ()
+        return any(_service(flow) == name for flow in kept)
 
-    def _end(self, text: str) -> EndFilter:
+    def _end(self, older: KeptFlows | None, text: str) -> EndFilter:
         if "/" not in text:
             try:
                 return EndFilter((format_address(parse_address(text)),))
             except ValueError as error:
                 raise HttpQueryError(f"{error}, nor a pod: want NAMESPACE/NAME") from error
         pods = pods_by_name(self._changes)
-        if text not in pods and not self._had_pod(text):
+        if text not in pods and not self._had_pod(text, older):
             raise _unknown("pod", text, pods)
         return EndFilter([*map(format_address, pods.get(text, ()))], text)
 
-    def _had_pod(self, name: str) -> bool:
+    def _had_pod(self, name: str, older: KeptFlows | None) -> bool:
         """Whether any recorded flow has this pod, which may be gone."""
-        records = self._log.history.since(0).records
-        return any(name in (each.client.pod, each.backend.pod) for each in records)
+        batch = self._log.history.since(0)
+        if any(name in (each.client.pod, each.backend.pod) for each in batch.records):
+            return True
+        kept = older.flows("", batch.first) if older else ()
+        ends = chain.from_iterable((flow.client, flow.backend) for flow in kept)
+        return any(end is not None and end.pod == name for end in ends)
 
 
 def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `ebpflb flows` shows on a node, of real connections."""
 
+import gzip
 import json
 import select
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from sys import byteorder
 from typing import Any
 
@@ -225,6 +227,27 @@ def test_what_happens_while_no_agent_runs_is_reported_by_the_next_one(own_lab, t
         flow = wait_for_flow(agent.node, "--service", spec.name)
         assert (flow["seq"], flow["client"]["pod"]) == (0, f"default/{client.name}")
         assert flow["backend"]["node"] == "node2"
+
+
+def test_flows_are_found_after_a_kill_also_of_a_service_that_is_gone(own_lab, tmp_path):
+    with started(own_lab, tmp_path, nodes=["node1"]) as cluster:
+        agent, node = cluster.agents["node1"], own_lab.node("node1")
+        kept = node.query_socket.with_name("flows")
+        spec = cluster.serve(cluster.new("ClusterIP"), own_lab.pods_on("node1"))
+        assert connect(own_lab.pod("pod-1-1"), cluster.cluster_ips(spec)[0], PORT)
+        flow = wait_for_flow(node, "--service", spec.name)
+        wait_until(lambda: b'"ended"' in b"".join(map(unpacked, kept.iterdir())), "kept flows")
+        agent.kill()
+        cluster.clear()
+        agent.start()
+        agent.wait_in_sync()
+        assert flows(node, "--since", "10m", "--service", spec.name) == [flow]
+        line = error_line(ebpflb(node, "flows", "--service", spec.name))
+        assert line.startswith(f"unknown Service 'default/{spec.name}'")
+
+
+def unpacked(file: Path) -> bytes:
+    return gzip.decompress(file.read_bytes())
 
 
 def test_a_full_ring_costs_records_which_are_counted_and_nothing_else(own_lab, tmp_path):

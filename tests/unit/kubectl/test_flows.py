@@ -138,7 +138,7 @@ def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named_once(fol
 def test_an_agent_in_a_new_pod_is_followed_with_what_was_missed(follow, two):
     two.objects.lists["/api/v1/pods"] = [pod("a"), pod("b")]
     two.answers["a-new"] = {}
-    two.say("a-new", "flows -o jsonl --follow --since=1000h", lines(flow(7)))
+    two.say("a-new", "flows -o jsonl --follow --last=1048576", lines(flow(7)))
     two.say("a-new", "flows -o jsonl --follow --last=0", "")
 
     def roll_out(name, argv):
@@ -158,7 +158,7 @@ def test_a_node_that_comes_later_is_followed(follow, two):
     def scale_up(name, argv):
         if len(two.answers) == 2:
             two.add("c")
-            two.say("c", "flows -o jsonl --follow --since=1000h", lines(flow(9)))
+            two.say("c", "flows -o jsonl --follow --last=1048576", lines(flow(9)))
             two.say("c", "flows -o jsonl --follow --last=0", "")
         return two.answer(name, argv)
 
@@ -186,6 +186,8 @@ def test_following_one_namespace_has_the_agents_choose(two):
 
 def test_formats_that_need_an_end_are_not_for_following(two):
     assert "use -o jsonl" in two.run("flows", "--follow", "-o", "yaml", status=2).stderr
+    refused = two.run("flows", "--follow", "--until", "5m", status=2).stderr
+    assert "--until does not work with --follow" in refused
 
 
 def test_one_namespace_and_all_exclude_each_other(two):

@@ -7,9 +7,10 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import FlowEvent
 from ebpflb.dataplane.layout.records import pack_name
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.flows.queries import FlowQueries
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
 from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service
@@ -165,3 +166,38 @@ def test_a_long_history_is_never_put_together_as_a_whole(changes):
     pieces = list(FlowQueries(log, changes).answer(Query((), {})).pieces)
     assert max(piece.count(b"\n") for piece in pieces) < 300
     assert b"".join(pieces).count(b"\n") == 1000
+
+
+@pytest.fixture
+def restarted(log, changes, tmp_path):
+    """The queries of an agent; the one before kept flows of a Service and a pod that are gone."""
+    before = FlowLog(10, changes, lambda: None, pod_of(changes))
+    changes.set(Pod("jobs", "backup-1", (address("10.1.0.7"),)))
+    old = time.monotonic_ns() - 100 * SECOND
+    log.accept([record(time=old), record(time=old, client="10.1.0.7"), refused()])
+    kept = KeptFlows(tmp_path / "flows", 1 << 20, lambda: time.time() - 50)
+    kept.write([log.line(at, each) for at, each in enumerate(log.history.since(0).records)])
+    changes.remove(key_of(service()))
+    changes.remove(ObjectKey(Kind.POD, "jobs", "backup-1"))
+    now = FlowQueries(before, changes, KeptFlows(tmp_path / "flows", 1 << 20))
+    before.accept([record(), record()])
+    return now
+
+
+def test_what_an_earlier_agent_kept_is_found_by_its_time(restarted):
+    assert ask(restarted, limit=20) == [0, 1]
+    assert ask(restarted, since="1h") == [0, 1, 2, 0, 1]
+    assert ask(restarted, since="1h", limit=3) == [2, 0, 1]
+    assert ask(restarted, since="10s") == [2, 0, 1]
+    assert ask(restarted, since="1h", until="50s") == [0, 1]
+    assert ask(restarted, until="50s") == []
+    assert ask(restarted, since="1h", verdict="refused") == [2]
+
+
+def test_also_by_names_of_what_is_gone(restarted):
+    assert ask(restarted, since="1h", service="default/web") == [0, 1, 2]
+    assert ask(restarted, since="1h", source="jobs/backup-1") == [1]
+    with pytest.raises(HttpQueryError, match="unknown Service"):
+        ask(restarted, service="default/web")
+    with pytest.raises(HttpQueryError, match="unknown pod"):
+        ask(restarted, since="1h", source="jobs/backup-9")

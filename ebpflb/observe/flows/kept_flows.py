@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flow records of the last hours, in files of limited size that outlive the agent.
+
+Each write appends one gzip member with lines of JSON, so that what was written is whole whenever
+the agent is killed. Files are named by the start of their run and counted from there; the oldest
+are removed when all are too large together, or too old. What is not whole, or not ours, is skipped
+with a line in the log.
+"""
+
+import gzip
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from re import compile as pattern
+from typing import NamedTuple
+
+from ebpflb import own_files
+from ebpflb.dataplane.flows.records import rfc3339_ns
+from ebpflb.from_json import JsonError
+from ebpflb.log import fields
+from ebpflb.model.flow import Flow, read_flow
+from ebpflb.observe.flows.export import append
+
+_log = logging.getLogger("ebpflb.observe")
+
+KEPT_SECONDS = 24 * 3600.0
+_FILES = 32
+_QUICK = 1
+_NAME = pattern(r"(\d{13})-(\d{6})\.jsonl\.gz")
+
+
+class _File(NamedTuple):
+    """run: when its agent started, in milliseconds since 1970."""
+
+    run: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.run:013}-{self.number:06}.jsonl.gz"
+
+
+class KeptFlows:
+    """A `Sink` for one thread; flows() is for any."""
+
+    def __init__(
+        self, directory: Path, max_bytes: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`max_bytes`: of all files together. `clock`: seconds since 1970."""
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._file = _File(int(clock() * 1000), 0)
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """OSError; what was there before stays readable."""
+        if not lines:
+            return
+        member = gzip.compress(b"".join(lines), _QUICK)
+        own_files.make(self._directory.parent)
+        own_files.make(self._directory)
+        with own_files.opened(self._directory) as folder:
+            with own_files.appending(folder, self._file.name) as file:
+                size = os.fstat(file).st_size
+                append(file, size, member)
+            if size + len(member) >= self._max_bytes // _FILES:
+                self._file = self._file._replace(number=self._file.number + 1)
+            self._remove_old(folder)
+
+    def _remove_old(self, folder: int) -> None:
+        found = [(name, os.stat(name, dir_fd=folder)) for name in map(_name, _files(folder))]
+        left = sum(status.st_size for _, status in found)
+        oldest = self._clock() - KEPT_SECONDS
+        for name, status in found[:-1]:
+            if left > self._max_bytes or status.st_mtime < oldest:
+                os.unlink(name, dir_fd=folder)
+                left -= status.st_size
+
+    def flows(self, earliest: str, before: int) -> Iterator[Flow]:
+        """Those not before `earliest`, a time as in Flow, in the order in which they were written.
+
+        `before`: of this run, only records with a lower number.
+        """
+        try:
+            with own_files.opened(self._directory) as folder:
+                for file in _files(folder):
+                    if _written(folder, file) < earliest:
+                        continue
+                    for flow in self._read(folder, file):
+                        if file.run == self._file.run and flow.seq >= before:
+                            return
+                        if flow.time >= earliest:
+                            yield flow
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._skip("", str(error))
+
+    def _read(self, folder: int, file: _File) -> Iterator[Flow]:
+        try:
+            with own_files.reading(folder, file.name) as packed, gzip.open(packed) as lines:
+                for line in lines:
+                    if isinstance(flow := read_flow(line), Flow):
+                        yield flow
+        except FileNotFoundError:
+            # Too old by now.
+            return
+        except (EOFError, zlib.error, JsonError, OSError) as error:
+            self._skip(file.name, str(error))
+
+    def _skip(self, name: str, why: str) -> None:
+        path = str(self._directory / name)
+        _log.warning(
+            "a file of kept flows is not read to its end: %s", why, extra=fields(path=path)
+        )
+
+
+def _written(folder: int, file: _File) -> str:
+    """When it was written last, as the time of a Flow; empty if it is gone."""
+    with suppress(FileNotFoundError):
+        return rfc3339_ns(os.stat(file.name, dir_fd=folder).st_mtime_ns)
+    return ""
+
+
+def _name(file: _File) -> str:
+    return file.name
+
+
+def _files(folder: int) -> list[_File]:
+    """Oldest first."""
+    found = []
+    with suppress(FileNotFoundError):
+        found = [
+            _File(int(each[1]), int(each[2]))
+            for each in map(_NAME.fullmatch, os.listdir(folder))
+            if each
+        ]
+    return sorted(found)
