@@ -54,7 +54,8 @@ class KeptFlows:
         self._directory = directory
         self._max_bytes = max_bytes
         self._clock = clock
-        self._file = _File(int(clock() * 1000), 0)
+        # The one that is written to, once something is.
+        self._file: _File | None = None
 
     def write(self, lines: Sequence[bytes]) -> None:
         """OSError; what was there before stays readable."""
@@ -64,12 +65,18 @@ class KeptFlows:
         own_files.make(self._directory.parent)
         own_files.make(self._directory)
         with own_files.opened(self._directory) as folder:
-            with own_files.appending(folder, self._file.name) as file:
+            self._file = current = self._file or self._first(folder)
+            with own_files.appending(folder, current.name) as file:
                 size = os.fstat(file).st_size
                 append(file, size, member)
             if size + len(member) >= self._max_bytes // _FILES:
-                self._file = self._file._replace(number=self._file.number + 1)
+                self._file = current._replace(number=current.number + 1)
             self._remove_old(folder)
+
+    def _first(self, folder: int) -> _File:
+        """After all others, also if the clock was ahead when they were made."""
+        newest = max((file.run for file in _files(folder)), default=-1)
+        return _File(max(int(self._clock() * 1000), newest + 1), 0)
 
     def _remove_old(self, folder: int) -> None:
         found = [(name, os.stat(name, dir_fd=folder)) for name in map(_name, _files(folder))]
@@ -90,8 +97,9 @@ class KeptFlows:
                 for file in _files(folder):
                     if _written(folder, file) < earliest:
                         continue
+                    is_own = self._file is not None and file.run == self._file.run
                     for flow in self._read(folder, file):
-                        if file.run == self._file.run and flow.seq >= before:
+                        if is_own and flow.seq >= before:
                             return
                         if flow.time >= earliest:
                             yield flow

@@ -80,6 +80,14 @@ def test_of_this_run_only_what_is_not_in_memory_any_more(directory: Path, clock:
     assert numbers(kept, before=2) == [0, 9, 0, 1]
 
 
+def test_what_is_written_after_the_clock_was_set_back_comes_last(directory: Path, clock: Clock):
+    KeptFlows(directory, 1 << 20, clock).write([line(7)])
+    clock.now -= 3600
+    kept = KeptFlows(directory, 1 << 20, clock)
+    kept.write([line(0), line(1)])
+    assert numbers(kept, before=1) == [7, 0]
+
+
 def test_the_oldest_are_removed_when_all_are_too_large(directory: Path, clock: Clock):
     room = 100_000
     kept = KeptFlows(directory, room, clock)

@@ -175,7 +175,7 @@ def restarted(log, changes, tmp_path):
     changes.set(Pod("jobs", "backup-1", (address("10.1.0.7"),)))
     old = time.monotonic_ns() - 100 * SECOND
     log.accept([record(time=old), record(time=old, client="10.1.0.7"), refused()])
-    kept = KeptFlows(tmp_path / "flows", 1 << 20, lambda: time.time() - 50)
+    kept = KeptFlows(tmp_path / "flows", 1 << 20)
     kept.write([log.line(at, each) for at, each in enumerate(log.history.since(0).records)])
     changes.remove(key_of(service()))
     changes.remove(ObjectKey(Kind.POD, "jobs", "backup-1"))
