@@ -43,9 +43,9 @@ def cleanup(bpffs_root: str | None, drain: float, output: Output) -> None:
 
     After that, new connections to Services fail unless kube-proxy serves them. Connections at tc
     break unless they end within --drain. Running it twice is safe. It covers the devices of the
-    current network namespace. It also removes /var/cache/ebpflb, where agents keep compiled objects
-    and what the API server had, unless another --bpffs-root is given or another agent runs: all
-    agents of a machine share it.
+    current network namespace. It also removes /var/cache/ebpflb, where agents keep compiled
+    objects, what the API server had and the flows of the last day, unless another --bpffs-root is
+    given or another agent runs: all agents of a machine share it.
     """
     removed = remove(pin_root(bpffs_root), drain)
     emit(removed, output, lambda: _lines(removed))

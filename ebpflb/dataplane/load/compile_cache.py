@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -95,8 +96,11 @@ def remove(directory: Path) -> bool:
     try:
         with own_files.opened(directory) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for name in os.listdir(folder):
-                os.unlink(name, dir_fd=folder)
+            for each in _entries(folder):
+                if each.is_dir(follow_symlinks=False):
+                    shutil.rmtree(each.name, dir_fd=folder)
+                else:
+                    os.unlink(each.name, dir_fd=folder)
         directory.rmdir()
     except OSError:
         return False
@@ -138,6 +142,12 @@ def _write(folder: int, name: str, content: bytes) -> None:
 
 def _remove_oldest(folder: int) -> None:
     """Also removes unfinished files, which age like the others."""
-    used = {name: os.stat(name, dir_fd=folder).st_mtime for name in os.listdir(folder)}
+    files = (each for each in _entries(folder) if not each.is_dir(follow_symlinks=False))
+    used = {each.name: each.stat(follow_symlinks=False).st_mtime for each in files}
     for name in sorted(used, key=lambda each: used[each], reverse=True)[FILES:]:
         os.unlink(name, dir_fd=folder)
+
+
+def _entries(folder: int) -> "list[os.DirEntry[str]]":
+    with os.scandir(folder) as found:
+        return list(found)

@@ -91,6 +91,7 @@ def running_agent(
         "bpffs-root": pins,
         "cgroup-root": node.cgroup,
         "query-socket": node.folder / "agent.sock",
+        "flow-history-directory": node.folder / "flows",
         "metrics-bind-address": _METRICS,
     }
     given = (f"--{name}={value}" for name, value in options.items())

@@ -197,6 +197,19 @@ def test_readers_and_writers_at_once_see_whole_files(directory):
 # Removing
 
 
+def test_the_flows_there_are_left_alone_but_not_by_a_removal(directory):
+    kept = directory / "flows" / "1.jsonl.gz"
+    kept.parent.mkdir()
+    kept.touch()
+    os.utime(kept.parent, (0, 0))
+    for number in range(FILES + 1):
+        keep(directory, f"{number:064}", CHANGED)
+    assert kept.exists()
+    assert len([*directory.iterdir()]) == 1 + FILES
+    assert remove(directory)
+    assert not directory.exists()
+
+
 def test_it_is_removed_once(directory):
     assert remove(directory)
     assert not directory.exists()
