@@ -86,7 +86,7 @@ _COMMANDS = [
     Asked(
         flows.flows,
         {"follow": False, "last": None, **_EVERY}
-        | dict.fromkeys(("service", "source", "target", "verdict", "event", "since")),
+        | dict.fromkeys(("service", "source", "target", "verdict", "event", "since", "until")),
         {"flows": answers.lines(answers.flow(1), answers.flow(2))},
         lambda shown: sum(each["node"] == "a" for each in shown) == 2,
     ),
