@@ -123,6 +123,8 @@ class ServiceWriter:
         self._compare = False
         # What is left of a pass of `compare_some()`.
         self._pass: Iterator[str] | None = None
+        # Services that the next write compares though nothing has changed them.
+        self._again: set[ServiceName] = set()
         self._keep_others = True
 
     @property
@@ -143,7 +145,7 @@ class ServiceWriter:
         """Compare the next maps, or Services, with what they should be; true at the end of a pass.
 
         In parts, because to compare everything takes seconds where there are many Services, and a
-        change waits meanwhile. MapError.
+        change waits meanwhile. Services are compared by the next `write()`. MapError.
         """
         self._pass = self._pass or self._parts()
         differs = next(self._pass, None)
@@ -158,10 +160,7 @@ class ServiceWriter:
         yield from self._dataplane.compare()
         names = sorted(self._changes.names())
         for first in range(0, len(names), _PART):
-            # No plan is made beside changes that have not been taken.
-            desired = self._plan({*names[first : first + _PART], *self._changes.take()}, full=False)
-            self.follow_tunnels()
-            self._note(desired, self._dataplane.apply(desired), full=False)
+            self._again.update(names[first : first + _PART])
             yield ""
 
     def forget_others(self) -> None:
@@ -175,7 +174,8 @@ class ServiceWriter:
 
         `may_grow`: replace maps that are too small by larger ones, which takes a second.
         """
-        names = self._changes.take()
+        names = self._changes.take() | self._again
+        self._again.clear()
         full = self.is_full_next
         if not names and not full:
             return None

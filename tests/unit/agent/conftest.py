@@ -16,10 +16,14 @@ from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.interface import Announcement, SourceEvent
-from tests.builders import NODE
+from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
 from tests.unit.agent.node import Clock, MemoryNode
 
 FAMILIES = ("IPv4", "IPv6")
+WEB = service("web")
+SLICE = endpoint_slice("web-1", endpoint("10.1.0.1"))
+OTHER_SLICE = endpoint_slice("web-1", endpoint("10.1.0.2"))
+LATE = service("late", service_port("10.96.0.99"))
 
 
 class Bench:
@@ -99,3 +103,11 @@ def bench() -> Bench:
 def make_bench() -> Callable[..., Bench]:
     """For agents with small maps."""
     return Bench
+
+
+@pytest.fixture
+def served(bench: Bench) -> Bench:
+    """An agent that serves default/web."""
+    bench.say(WEB, SLICE)
+    bench.turn()
+    return bench

@@ -1,25 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Once an hour maps and Services are compared with what they should be, in parts."""
 
-import pytest
-
 from ebpflb.agent import writer
 from ebpflb.agent.loop import COMPARE_SECONDS, STEP_SECONDS, Periods
-from tests.builders import endpoint, endpoint_slice, service, service_port
-from tests.unit.agent.conftest import Bench
-
-WEB = service("web")
-SLICE = endpoint_slice("web-1", endpoint("10.1.0.1"))
-OTHER_SLICE = endpoint_slice("web-1", endpoint("10.1.0.2"))
-LATE = service("late", service_port("10.96.0.99"))
-
-
-@pytest.fixture
-def served(bench):
-    """An agent that serves default/web."""
-    bench.say(WEB, SLICE)
-    bench.turn()
-    return bench
+from tests.builders import endpoint, endpoint_slice
+from tests.unit.agent.conftest import LATE, OTHER_SLICE, SLICE, WEB, Bench
 
 
 def compare(bench):
@@ -73,3 +58,13 @@ def test_a_plan_that_is_not_in_force_is_found(served):
     served.node.sync.apply({WEB.name: ()})
     assert "apply default/web" in compare(served)
     assert served.node.served() == {"web": ["10.1.0.1"]}
+
+
+def test_a_change_in_the_turn_of_a_comparison_is_written_as_any_other(make_bench, monkeypatch):
+    bench = make_bench({"lb_slots": 2})
+    bench.say(WEB, SLICE)
+    bench.turn()
+    monkeypatch.setattr(bench.node, "compare", lambda: iter(()))
+    bench.say(endpoint_slice("web-1", *(endpoint(f"10.1.0.{last}") for last in (1, 2, 3))))
+    assert "grow" in bench.turn(COMPARE_SECONDS)
+    assert len(bench.node.served()["web"]) == 3

@@ -23,22 +23,10 @@ from ebpflb.model.changes import ApiObject
 from ebpflb.model.service import ServiceCidr
 from ebpflb.observe.health import PATIENCE_SECONDS
 from tests.builders import endpoint, endpoint_slice, node, service, service_port
-from tests.unit.agent.conftest import Bench
+from tests.unit.agent.conftest import LATE, OTHER_SLICE, SLICE, WEB, Bench
 from tests.unit.agent.node import MAP_ERROR
 
-WEB = service("web")
-SLICE = endpoint_slice("web-1", endpoint("10.1.0.1"))
-OTHER_SLICE = endpoint_slice("web-1", endpoint("10.1.0.2"))
 SMALL = {"lb_slots": 2}
-LATE = service("late", service_port("10.96.0.99"))
-
-
-@pytest.fixture
-def served(bench):
-    """An agent that serves default/web."""
-    bench.say(WEB, SLICE)
-    bench.turn()
-    return bench
 
 
 def test_changes_gather_while_the_shortest_period_between_syncs_has_not_passed():
