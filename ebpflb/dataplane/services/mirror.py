@@ -48,12 +48,13 @@ class Mirror:
             self._known += chunk.size
 
     def differences(self) -> Iterator[bool]:
-        """Whether the next elements differ from the copy, read at each step."""
+        """Whether the next elements, if known, differ from the copy; read at each step."""
         first = 0
         for chunk in self._target.chunks(_MANY):
-            if first >= self._known:
+            length = min(chunk.size, self._known - first)
+            if length <= 0:
                 return
-            yield chunk.values != self.span(first, chunk.size)
+            yield chunk.values[: length * self._width] != self.span(first, length)
             first += chunk.size
 
     @property

@@ -45,6 +45,18 @@ def test_what_was_not_read_is_written_whatever_it_is():
     assert len(watch.written) == 1
 
 
+def test_what_was_not_read_differs_from_nothing():
+    slots = memory_maps({"lb_slots": 10_000})["lb_slots"]
+    slots.update((5000).to_bytes(4, "little"), b"left")
+    mirror = Mirror(slots)
+    mirror.load(1)
+    mirror.set(4096, b"next")
+    mirror.flush()
+    assert not any(mirror.differences())
+    slots.update((4096).to_bytes(4, "little"), b"else")
+    assert any(mirror.differences())
+
+
 def test_much_at_once_is_written_before_the_flush():
     watch = Watch(memory_maps({"lb_slots": 5000}))
     Mirror(watch.maps["lb_slots"]).set_span(0, b"x" * 4 * 5000)
