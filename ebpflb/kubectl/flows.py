@@ -21,7 +21,6 @@ from ebpflb.model.flow import Flow, LostFlows, read_flow
 
 _COMMAND = ("ebpflb", "flows", "-o", "jsonl")
 _FLAGS = {"limit": "--last"}
-# Longer than agents keep flows.
 # More than any agent has in memory.
 _EVERYTHING = "1048576"
 # How long all nodes may stay silent, as while the agents are being replaced.

@@ -6,10 +6,9 @@ a hundred other Services change each second; all of that at once; a million esta
 which are looked through for those that have ended.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ebpflb.lab import LabNode
@@ -20,6 +19,7 @@ from tests.bench.harness.report import Row, limit_row, percentile_row
 from tests.bench.memory import used_seconds
 from tests.bench.scrape import Scraper, count_traffic
 from tests.e2e.harness.many_flows import add_flows
+from tests.e2e.harness.waiting import repeated
 
 SERVICES = 44_000
 ENDPOINTS = 6
@@ -104,21 +104,14 @@ class _Bench:
             yield
 
 
-@contextmanager
-def _each(seconds: float, step: Callable[[], object]) -> Iterator[None]:
-    """Take the step that often in a thread; one that takes longer delays the next."""
-    stopped = threading.Event()
+def _each(seconds: float, step: Callable[[], object]) -> AbstractContextManager[None]:
+    """Take the step that often meanwhile; one that takes longer delays the next."""
+    due = time.monotonic()
 
-    def work() -> None:
-        due = time.monotonic()
-        while not stopped.wait(max(0.0, due - time.monotonic())):
-            due = max(due + seconds, time.monotonic())
-            step()
+    def in_time() -> None:
+        nonlocal due
+        time.sleep(max(0.0, due - time.monotonic()))
+        due = max(due + seconds, time.monotonic())
+        step()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+    return repeated(in_time)

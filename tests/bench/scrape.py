@@ -69,8 +69,7 @@ def run(options: Options) -> Iterator[Row]:
     services = options.scaled(SERVICES)
     case = f"{services:,} Services, {2 * services:,} frontends, {ENDPOINTS * services:,} backends"
     with labs.one_node(0, 0) as (node, directory):
-        for number in range(services):
-            manifests.write(directory, manifests.file_of(number), _manifest(number))
+        manifests.write_all(directory, services, _manifest)
         with agent.running(node, directory):
             maps = agent.pinned_maps(node)
             count_traffic(maps, 2 * services, ENDPOINTS * services)

@@ -6,6 +6,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from sys import byteorder
 
@@ -28,8 +29,7 @@ def run(options: Options) -> Iterator[Row]:
     services = options.scaled(SERVICES)
     case = f"{services:,} Services of the same {PODS} pods"
     with labs.one_node(0, 0) as (node, directory):
-        for number in range(services):
-            manifests.write(directory, manifests.file_of(number), _manifest(number))
+        manifests.write_all(directory, services, _manifest)
         began = time.perf_counter()
         with agent.running(node, directory):
             yield plain_row("shared", f"first sync, {case}", time.perf_counter() - began, "s")
@@ -55,8 +55,7 @@ def _replace(current: BpfMap, directory: Path, services: int) -> float:
     """Seconds from the first renamed manifest until each frontend has another word."""
     before = _words(current)
     began = time.perf_counter()
-    for number in range(services):
-        manifests.write(directory, manifests.file_of(number), _manifest(number, first=2))
+    manifests.write_all(directory, services, partial(_manifest, first=2))
     while len(_words(current) - before) < services:
         time.sleep(0.01)
         if time.perf_counter() - began > _PATIENCE_SECONDS:

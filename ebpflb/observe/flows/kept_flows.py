@@ -79,7 +79,8 @@ class KeptFlows:
         return _File(max(int(self._clock() * 1000), newest + 1), 0)
 
     def _remove_old(self, folder: int) -> None:
-        found = [(name, os.stat(name, dir_fd=folder)) for name in map(_name, _files(folder))]
+        names = [file.name for file in _files(folder)]
+        found = [(name, os.stat(name, dir_fd=folder)) for name in names]
         left = sum(status.st_size for _, status in found)
         oldest = self._clock() - KEPT_SECONDS
         for name, status in found[:-1]:
@@ -132,10 +133,6 @@ def _written(folder: int, file: _File) -> str:
     with suppress(FileNotFoundError):
         return rfc3339_ns(os.stat(file.name, dir_fd=folder).st_mtime_ns)
     return ""
-
-
-def _name(file: _File) -> str:
-    return file.name
 
 
 def _files(folder: int) -> list[_File]:

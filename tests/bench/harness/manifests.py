@@ -5,7 +5,7 @@ The addresses are made up and get no packets: ClusterIPs in 10.64.0.0/14, pods i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -113,5 +113,10 @@ def write(directory: Path, file: str, content: bytes) -> None:
 
 def fill(directory: Path, count: int, endpoints: int, nodes: Sequence[str]) -> None:
     """Write `count` made-up Services, one file each."""
+    write_all(directory, count, lambda number: numbered(number, endpoints, nodes))
+
+
+def write_all(directory: Path, count: int, manifest: Callable[[int], bytes]) -> None:
+    """One file for each Service, by its number."""
     for number in range(count):
-        write(directory, file_of(number), numbered(number, endpoints, nodes))
+        write(directory, file_of(number), manifest(number))
