@@ -221,7 +221,7 @@ def test_arguments_variables_and_volumes_can_be_added() -> None:
 
 def test_every_container_says_what_it_needs() -> None:
     for each in render(EVERYTHING):
-        if each["kind"] in ("DaemonSet", "Job"):
+        if each["kind"] in ("DaemonSet", "Deployment", "Job"):
             pod = pod_of(each)
             for one in (*pod.get("initContainers", []), *pod["containers"]):
                 assert set(one["resources"]["requests"]) == {"cpu", "memory"}, one["name"]
@@ -231,7 +231,7 @@ def test_the_same_labels_are_on_every_object_and_pod_and_select_nothing() -> Non
     label = {"team": "network"}
     for each in render({**EVERYTHING, "commonLabels": label}):
         assert each["metadata"]["labels"].items() >= label.items()
-        if each["kind"] in ("DaemonSet", "Job"):
+        if each["kind"] in ("DaemonSet", "Deployment", "Job"):
             assert each["spec"]["template"]["metadata"]["labels"].items() >= label.items()
             assert "team" not in each["spec"].get("selector", {}).get("matchLabels", {})
 
@@ -278,11 +278,12 @@ def test_everything_lies_in_the_namespace_of_the_release() -> None:
     objects = render(EVERYTHING, namespace="network", release="lb")
     apart = {
         *("ClusterRole", "ClusterRoleBinding"),
-        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "APIService"),
     }
-    assert {each["metadata"].get("namespace") for each in objects if each["kind"] not in apart} == {
-        "network"
-    }
-    names = [each["metadata"]["name"] for each in objects if each["kind"] != "ServiceAccount"]
+    outside = "lb-ebpflb-relay-authentication"
+    inside = [each["metadata"] for each in objects if each["kind"] not in apart]
+    assert {each["namespace"] for each in inside if each["name"] != outside} == {"network"}
+    named_otherwise = ("ServiceAccount", "APIService")
+    names = [each["metadata"]["name"] for each in objects if each["kind"] not in named_otherwise]
     assert all(name.startswith("lb-ebpflb") for name in names)
     assert "nodeport-addresses" in settings_file(objects)

@@ -60,7 +60,14 @@ def wait(
     api: FakeApi, seconds: float, what: str = "clean", port: int | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run the script of the container for this step against that server."""
-    script, step, _, *arguments = STEPS[what]()["args"]
+    return run(api, seconds, STEPS[what](), what, port)
+
+
+def run(
+    api: FakeApi, seconds: float, container: Object, what: str, port: int | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """The same, for any container."""
+    script, step, _, *arguments = container["args"]
     assert step == what
     script = script.replace(ACCOUNT, str(api.account))
     command = [sys.executable, "-c", script, step, str(seconds), *arguments]
@@ -111,6 +118,17 @@ def test_without_a_daemonset_the_account_may_be_that_of_the_next_one(api: FakeAp
     api.answers = {DAEMONSET: [None]}
     assert wait(api, 20).returncode == 0
     assert api.deleted == []
+
+
+def test_secrets_of_the_relay_that_helm_does_not_know_are_removed_first(api: FakeApi) -> None:
+    relay = {"enabled": True, "certificates": {"certManager": True}}
+    job = container(pod_of(left_for_uninstall(render({"relay": relay}), "Job")), "wait")
+    names = ["ebpflb-observe", "ebpflb-relay", "ebpflb-relay-agents", "ebpflb-relay-ca"]
+    secrets = [f"/api/v1/namespaces/kube-system/secrets/{name}" for name in names]
+    api.answers = {DAEMONSET: [daemonset(3, 3)], secrets[0]: [None]}
+    done = run(api, 20, job, "clean")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert api.deleted == [*secrets, *OWN]
 
 
 def test_it_waits_until_they_are(api: FakeApi) -> None:

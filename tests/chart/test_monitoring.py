@@ -29,7 +29,11 @@ def test_the_service_is_headless_and_selects_the_agents_alone() -> None:
     labels = installed(objects, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
     assert service["clusterIP"] == "None"
     assert service["selector"].items() <= labels.items()
-    for other in (*of_kind(objects, "Job"), of_kind(objects, "DaemonSet")[-1]):
+    others = ("Job", "Deployment")
+    for other in (
+        *(one for kind in others for one in of_kind(objects, kind)),
+        of_kind(objects, "DaemonSet")[-1],
+    ):
         others = other["spec"]["template"]["metadata"]["labels"]
         assert not service["selector"].items() <= others.items()
 
@@ -38,7 +42,9 @@ def test_both_monitors_select_what_they_are_for() -> None:
     objects = render(EVERYTHING, namespace="network")
     service, monitor = installed(objects, "Service"), installed(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"].items()
-    assert wanted <= service["metadata"]["labels"].items()
+    services = of_kind(objects, "Service")
+    assert len(services) == 2
+    assert [each for each in services if wanted <= each["metadata"]["labels"].items()] == [service]
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     pods = installed(objects, "PodMonitor")["spec"]

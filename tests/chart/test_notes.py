@@ -132,6 +132,18 @@ def test_the_notes_warn_of_an_api_that_needs_a_service(tmp_path: Path) -> None:
     assert "WARNING" not in notes(tmp_path / "b", {"k8sServiceHost": "192.0.2.1"})
 
 
+def test_the_notes_name_the_relay_and_when_its_certificates_end(tmp_path: Path) -> None:
+    assert "relay" not in notes(tmp_path / "a", {})
+    name = "v1alpha1.observe.ebpflb.io"
+    told = notes(
+        tmp_path / "b", {"relay": {"enabled": True, "certificates": {"renewAfterDays": 7}}}
+    )
+    assert f"kubectl get apiservice {name}" in told
+    assert "older than 7 days" in told
+    elsewhere = {"enabled": True, "certificates": {"certManager": True}}
+    assert "days" not in notes(tmp_path / "c", {"relay": elsewhere})
+
+
 def test_the_notes_say_what_uninstalling_leaves(tmp_path: Path) -> None:
     assert "gone from every node" in notes(tmp_path / "a", {})
     kept = notes(tmp_path / "b", {"uninstall": {"cleanup": False}})

@@ -59,7 +59,7 @@ def tainted(cluster: Cluster, node: str) -> list[str]:
 def objects_left(cluster: Cluster) -> list[str]:
     """Objects of the release in the API; pods may still be terminating."""
     kinds = "daemonset,job,service,configmap,serviceaccount,role,rolebinding,clusterrole,"
-    kinds += "clusterrolebinding"
+    kinds += "clusterrolebinding,deployment,secret,apiservice"
     selector = "app.kubernetes.io/instance=ebpflb"
     listed = cluster.kubectl(
         "get", kinds, "--all-namespaces", f"--selector={selector}", "-o", "name"

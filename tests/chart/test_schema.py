@@ -69,6 +69,12 @@ WRONG = [
     pytest.param({"extraEnv": [{"value": "a"}]}, "/extraEnv/0", id="a variable without a name"),
     pytest.param({"startupTaint": {"key": "a b"}}, "/startupTaint/key", id="a key with a blank"),
     pytest.param(
+        {"relay": {"certificates": {"renewAfterDays": 365}}},
+        "/relay/certificates/renewAfterDays",
+        id="renewed after its end",
+    ),
+    pytest.param({"relay": {"replicas": 0}}, "/relay/replicas", id="enabled without a pod"),
+    pytest.param(
         {"metrics": {"prometheusRule": {"alerts": {"EbpflbAbsentt": {}}}}},
         "'EbpflbAbsentt' not allowed",
         id="no such alert",

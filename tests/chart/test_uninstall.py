@@ -3,6 +3,7 @@
 
 from tests.chart.harness.rendering import (
     EVERYTHING,
+    Object,
     agent,
     container,
     hook_of,
@@ -51,6 +52,22 @@ def test_helm_removes_the_job_and_the_job_removes_the_rest() -> None:
     ]
     kinds = ("daemonsets", "serviceaccounts", "roles", "rolebindings")
     assert removed == [(kind, [CLEANUP]) for kind in kinds]
+
+
+def test_the_job_may_remove_secrets_that_helm_does_not_know_and_no_others() -> None:
+    def secrets(relay: Object) -> list[str]:
+        rules = of_hook(render({"relay": relay}), "post-delete", "Role", WAITING)["rules"]
+        return [
+            name
+            for rule in rules
+            if rule["resources"] == ["secrets"]
+            for name in rule["resourceNames"]
+        ]
+
+    made = ["ebpflb-observe", "ebpflb-relay", "ebpflb-relay-agents", "ebpflb-relay-ca"]
+    assert secrets({"enabled": True, "certificates": {"certManager": True}}) == made
+    assert secrets({"enabled": True}) == []
+    assert secrets({"certificates": {"certManager": True}}) == []
 
 
 def test_the_account_comes_first_and_the_job_that_waits_comes_last() -> None:

@@ -2,7 +2,8 @@
 """What pods of the chart wait for and do in the API: WHAT SECONDS ARGUMENTS.
 
 gone NAMESPACE NAME: until a DaemonSet is not there.
-clean NAMESPACE NAME: until a DaemonSet has cleaned up every node; then remove it and its account.
+clean NAMESPACE NAME SECRET...: until a DaemonSet has cleaned up every node; then remove it, its account
+and these Secrets.
 reached NAMESPACE NAME: until the pods of a DaemonSet have reached a Service from every node.
 served NODE TAINT URL: until the agent at this URL serves its node; then remove the node's taint.
 
@@ -77,8 +78,8 @@ def gone(api: Api, namespace: str, name: str) -> str:
     return ""
 
 
-def clean(api: Api, namespace: str, name: str) -> str:
-    """Empty if every node is clean and the DaemonSet removed; else a line to print.
+def clean(api: Api, namespace: str, name: str, *secrets: str) -> str:
+    """Empty if every node is clean and the DaemonSet removed, after Secrets; else a line to print.
 
     The DaemonSet goes last. Without one nothing is removed: the account may be that of the next
     uninstallation, which has not made its DaemonSet yet.
@@ -90,6 +91,8 @@ def clean(api: Api, namespace: str, name: str) -> str:
     if waiting:
         nodes = ", ".join(waiting)
         return f"not cleaned up: {nodes}; the DaemonSet {name} keeps trying, delete it when ready"
+    for each in secrets:
+        api.delete(f"/api/v1/namespaces/{namespace}/secrets/{each}")
     api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/rolebindings/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/roles/{name}")

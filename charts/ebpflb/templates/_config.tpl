@@ -12,6 +12,10 @@
 {{- if include "ebpflb.dsrKeySecret" . -}}
 {{- $_ := set $config "dsr-key-file" "/etc/ebpflb/dsr/keys" -}}
 {{- end -}}
+{{- if .Values.relay.enabled -}}
+{{- $_ := set $config "observe-bind-address" (printf ":%d" (int .Values.relay.agentPort)) -}}
+{{- $_ := set $config "observe-tls-directory" "/etc/ebpflb/observe" -}}
+{{- end -}}
 {{- if or .Values.serviceSelector .Values.namespaceSelector -}}
 {{- $_ := set $config "service-selector" .Values.serviceSelector -}}
 {{- $_ := set $config "namespace-selector" .Values.namespaceSelector -}}

@@ -1,11 +1,17 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- /* Parts that the agent's pod, the cleanup pods and the pod that waits for those share. */ -}}
 
-{{- /* Which nodes. What cleans up runs where agents run, and so does `helm test`. */ -}}
-{{- define "ebpflb.nodes" -}}
-{{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets }}
+{{- define "ebpflb.pullSecrets" -}}
+{{- with concat (.Values.global.imagePullSecrets | default list) .Values.imagePullSecrets -}}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Which nodes. What cleans up runs where agents run, and so does `helm test`. */ -}}
+{{- define "ebpflb.nodes" -}}
+{{- with include "ebpflb.pullSecrets" . }}
+{{ . }}
 {{- end }}
 nodeSelector:
   kubernetes.io/os: linux
@@ -242,7 +248,8 @@ seccompProfile:
     type: Directory
 {{- end -}}
 
-{{- /* A container that waits for a DaemonSet: (list ROOT STEP NAME SECONDS), a step of cluster_steps.py. */ -}}
+{{- /* A container that waits for a DaemonSet: (list ROOT STEP NAME SECONDS OTHERS...), a step of
+cluster_steps.py. */ -}}
 {{- define "ebpflb.await" -}}
 {{- $root := index . 0 -}}
 image: {{ include "ebpflb.image" $root }}
@@ -255,6 +262,9 @@ args:
   - {{ index . 3 | quote }}
   - {{ include "ebpflb.namespace" $root }}
   - {{ index . 2 }}
+  {{- range slice . 4 }}
+  - {{ . }}
+  {{- end }}
 {{- with include "ebpflb.apiVariables" $root }}
 env:
   {{- . | nindent 2 }}

@@ -2,6 +2,7 @@
 """Rendering the chart, and access to the rendered objects."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ EVERYTHING: Object = {
     "extraVolumes": [{"name": "flows", "hostPath": {"path": "/var/log/ebpflb"}}],
     "extraVolumeMounts": [{"name": "flows", "mountPath": "/var/log/ebpflb"}],
     "startupTaint": {"enabled": True},
+    "relay": {
+        "enabled": True,
+        "replicas": 3,
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "priorityClassName": "system-cluster-critical",
+    },
     "podAnnotations": {"example.org/a": "b"},
     "podLabels": {"tier": "nodes"},
     "serviceAccount": {"annotations": {"example.org/a": "b"}, "name": "proxy"},
@@ -67,11 +75,12 @@ def template(
     namespace: str = NAMESPACE,
     kubernetes: str = KUBERNETES_VERSION,
     chart: Path = CHART,
+    arguments: Sequence[str] = (),
 ) -> "subprocess.CompletedProcess[str]":
     """The output of `helm template` for these values; kubernetes: the version to assume."""
+    given = ["template", release, str(chart), f"--namespace={namespace}", *arguments]
     version = f"--kube-version={kubernetes}"
-    arguments = ["template", release, str(chart), f"--namespace={namespace}", version]
-    return helm(*arguments, "--values=-", given=yaml.safe_dump(values))
+    return helm(*given, version, "--values=-", given=yaml.safe_dump(values))
 
 
 def render(values: Object | None = None, **options: Any) -> list[Object]:
@@ -91,9 +100,18 @@ def hook_of(found: Object) -> str:
     return str(found["metadata"].get("annotations", {}).get("helm.sh/hook", ""))
 
 
+def component_of(found: Object) -> str:
+    """What an object says that it is a part of: agent, relay or nothing."""
+    return str(found["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))
+
+
 def installed(objects: list[Object], kind: str) -> Object:
-    """The only object of this kind in the release itself."""
-    (found,) = [each for each in of_kind(objects, kind) if not hook_of(each)]
+    """The only object of this kind in the release itself, apart from those of the relay."""
+    (found,) = [
+        each
+        for each in of_kind(objects, kind)
+        if not hook_of(each) and component_of(each) != "relay"
+    ]
     return found
 
 
