@@ -113,6 +113,8 @@ namespace_options = options(
 )
 
 
+compact_option: Decorator = click.option("--compact", "is_compact", is_flag=True, hidden=True)
+"""Prints what the plugin merges: see model/compact/."""
 list_options = options(service_option, namespace_options, output_option)
 
 

@@ -5,23 +5,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 
-from ebpflb.cli.compact import compact, compact_option
-from ebpflb.cli.compact.frontends import (
-    COUNTS,
-    SERVED,
-    FrontendForm,
-    FrontendName,
-    FrontendRow,
-    FrontendSettings,
+from ebpflb.cli.options import (
+    Output,
+    check_served,
+    chosen,
+    compact_option,
+    list_options,
+    watch_option,
 )
-from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import show
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
 from ebpflb.model.address import Address, format_address
+from ebpflb.model.compact import compact
+from ebpflb.model.compact.frontends import COUNTS
 from ebpflb.words.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -66,7 +65,9 @@ def services(
         return frontends_of(opened, service, namespace, may_be_none=watch or is_compact)
 
     if is_compact:
-        click.echo(compact(list(map(_compact_row, look()))))
+        from ebpflb.dataplane.view.frontend_rows import frontend_row
+
+        click.echo(compact(list(map(frontend_row, look()))))
     else:
         show(look, frontend_lines, output, watch=watch, plain=plain_frontends)
 
@@ -95,11 +96,13 @@ def plain_frontends(found: "Iterable[FrontendInForce]") -> list[dict[str, Any]]:
 
 
 def _plain(found: "FrontendInForce") -> dict[str, Any]:
+    from ebpflb.dataplane.view.frontend_rows import counts_of, name_of, settings_of
+
     frontend = found.frontend
     return {
-        **_name(frontend)._asdict(),
-        **_settings(frontend)._asdict(),
-        **dict(zip(COUNTS, _counts(found), strict=True)),
+        **name_of(frontend)._asdict(),
+        **settings_of(frontend)._asdict(),
+        **dict(zip(COUNTS, counts_of(found), strict=True)),
         "local": _plain_choice(frontend.local, found.backends, has_dsr=False),
         "others": _plain_choice(frontend.others, found.backends, has_dsr=frontend.dsr),
         "draining": [_plain_backend(each, has_dsr=False) for each in found.draining],
@@ -129,50 +132,6 @@ def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
         "connections": found.counts.connections,
         "failed": found.counts.failed,
     }
-
-
-def _compact_row(found: "FrontendInForce") -> FrontendRow:
-    frontend = found.frontend
-    local, others = frontend.local, frontend.others
-    is_internal = frontend.type == "ClusterIP"
-    here = _addresses(local.backends)
-    # Usually they are the same, and there may be very many.
-    every = here if local == others else here | _addresses(others.backends)
-    shared = frozenset[str]() if is_internal and frontend.internal_policy == "Local" else here
-    form = FrontendForm(_name(frontend), _settings(frontend), tuple(sorted(shared)))
-    outside = SERVED if others.backends else str(others.if_empty)
-    is_local_outside = not is_internal and frontend.external_policy == "Local"
-    return FrontendRow(
-        msgspec.Raw(msgspec.json.encode(form)),
-        _counts(found),
-        tuple(sorted(every - shared)),
-        outside if is_local_outside else "",
-    )
-
-
-def _name(frontend: "Frontend") -> FrontendName:
-    address, port, protocol = frontend.key
-    where = protocol.name, format_address(address), port
-    return FrontendName(*frontend.service[:3], str(frontend.type), *where)
-
-
-def _settings(frontend: "Frontend") -> FrontendSettings:
-    return FrontendSettings(
-        str(frontend.internal_policy),
-        str(frontend.external_policy),
-        frontend.affinity_timeout,
-        str(frontend.scheduler),
-        frontend.dsr,
-        tuple(map(str, frontend.allowed_sources)),
-    )
-
-
-def _counts(found: "FrontendInForce") -> tuple[int, ...]:
-    return tuple(getattr(found.counts, name) for name in COUNTS)
-
-
-def _addresses(backends: "Iterable[Backend]") -> frozenset[str]:
-    return frozenset(socket_address(format_address(each.address), each.port) for each in backends)
 
 
 class _Below(NamedTuple):
@@ -246,6 +205,12 @@ def _policy(frontend: "Frontend") -> str:
     return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}"
 
 
+def _service_port(frontend: "Frontend") -> str:
+    from ebpflb.dataplane.view.frontend_rows import name_of
+
+    return name_of(frontend).service_port
+
+
 def _count(name: str) -> "Column[FrontendInForce]":
     title = name.upper()
     return Column(title, lambda f: getattr(f.counts, name), lambda b: b.counts.get(title, ""))
@@ -255,7 +220,7 @@ COLUMNS: "Sequence[Column[FrontendInForce]]" = (
     Column("", lambda f: f.frontend.key.protocol.name, lambda b: b.mark, "  ->"),
     Column("FRONTEND", lambda f: _end(*f.frontend.key[:2]), lambda b: b.what, "BACKEND"),
     Column("TYPE", lambda f: f.frontend.type, lambda b: b.state, "STATE"),
-    Column("SERVICE", lambda f: _name(f.frontend).service_port, lambda b: b.source, "FROM"),
+    Column("SERVICE", lambda f: _service_port(f.frontend), lambda b: b.source, "FROM"),
     Column("POLICY", lambda f: _policy(f.frontend)),
     Column("ACTIVE", lambda _: "-", lambda b: b.counts.get("ACTIVE", "")),
     *map(_count, COUNTS),

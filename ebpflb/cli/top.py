@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
-from ebpflb.cli.compact import compact, compact_option
-from ebpflb.cli.compact.rates import port_row
-from ebpflb.cli.options import Output, chosen, list_options
+from ebpflb.cli.options import Output, chosen, compact_option, list_options
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit, is_screen, repeat, text_lines
 from ebpflb.cli.tables.top import (
@@ -30,6 +28,8 @@ from ebpflb.cli.tables.top import (
     without_idle,
 )
 from ebpflb.model.address import format_address
+from ebpflb.model.compact import compact
+from ebpflb.model.compact.rates import port_row
 from ebpflb.model.flow import ServiceRate
 
 if TYPE_CHECKING:

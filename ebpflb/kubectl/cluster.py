@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from ebpflb.cli.compact import from_compact
 from ebpflb.cli.options import Output, complete_node, options
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
@@ -30,6 +29,7 @@ from ebpflb.kubectl.execution import (
     ask_all,
     last_line,
 )
+from ebpflb.model.compact import from_compact
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
-from ebpflb.cli.compact import by_form
-from ebpflb.cli.compact.rates import (
+from ebpflb.model.compact import by_form
+from ebpflb.model.compact.rates import (
     BACKEND_SUMS,
     SUMS,
     THOUSANDTHS,

@@ -10,8 +10,12 @@ from typing import Any
 
 import click
 
-from ebpflb.cli.compact import by_form
-from ebpflb.cli.compact.frontends import (
+from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
+from ebpflb.cli.table import Column, TextTable
+from ebpflb.config.values import socket_address
+from ebpflb.kubectl.cluster import Cluster, cluster_command, some
+from ebpflb.model.compact import by_form
+from ebpflb.model.compact.frontends import (
     COUNTS,
     SERVED,
     FrontendForm,
@@ -20,10 +24,6 @@ from ebpflb.cli.compact.frontends import (
     form_decoder,
     rows_decoder,
 )
-from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
-from ebpflb.cli.table import Column, TextTable
-from ebpflb.config.values import socket_address
-from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.model.plan import IfEmpty
 
 # What a node does with clients outside that it has no endpoint for.

@@ -19,9 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ebpflb.cli.compact import compact
-from ebpflb.cli.compact.frontends import FrontendRow
-from ebpflb.cli.compact.rates import PortRow
+from ebpflb.model.compact import compact
+from ebpflb.model.compact.frontends import FrontendRow
+from ebpflb.model.compact.rates import PortRow
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, limit_row
 from tests.unit.kubectl import answers

@@ -3,10 +3,10 @@
 
 import pytest
 
-from ebpflb.cli.compact import from_compact
-from ebpflb.cli.compact.frontends import form_decoder, rows_decoder
 from ebpflb.cli.explain_text import rendered
 from ebpflb.kubectl.explain import Printed, differing, row_of
+from ebpflb.model.compact import from_compact
+from ebpflb.model.compact.frontends import form_decoder, rows_decoder
 from tests.e2e.harness.cluster import address_of
 from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.questions import fate, is_silent, names

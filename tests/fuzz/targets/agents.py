@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from ebpflb.cli.compact import packed
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl import doctor, explain, flows, services, status, top
 from ebpflb.kubectl.agents import RemoteAgent
@@ -20,6 +19,7 @@ from ebpflb.kubectl.ui.following import Following, NodeFeed
 from ebpflb.kubectl.ui.query import GROUPS, ViewQuery
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from ebpflb.kubectl.ui.view import View
+from ebpflb.model.compact import packed
 from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.api import Recorded
 from tests.fuzz.targets.objects import words_of

@@ -9,11 +9,11 @@ import pytest
 from ebpflb.cli import INTERRUPTED, main
 from ebpflb.cli import maps as maps_command
 from ebpflb.cli import services as command
-from ebpflb.cli.compact import from_compact
-from ebpflb.cli.compact.frontends import form_decoder, rows_decoder
 from ebpflb.dataplane.layout.structs import LbCounts
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
+from ebpflb.model.compact import from_compact
+from ebpflb.model.compact.frontends import form_decoder, rows_decoder
 from ebpflb.model.service import TrafficPolicy
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import VIEW, check_narrow, interrupt_after, output_of

@@ -10,8 +10,6 @@ from click.testing import CliRunner
 
 from ebpflb.cli import agent_client, main
 from ebpflb.cli import top as command
-from ebpflb.cli.compact import from_compact
-from ebpflb.cli.compact.rates import PortRow, form_decoder, rates_decoder
 from ebpflb.cli.render import text_lines
 from ebpflb.cli.tables.top import (
     bar,
@@ -22,6 +20,8 @@ from ebpflb.cli.tables.top import (
 )
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
+from ebpflb.model.compact import from_compact
+from ebpflb.model.compact.rates import PortRow, form_decoder, rates_decoder
 from ebpflb.model.flow import BackendRate, ServiceRate
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import output_of

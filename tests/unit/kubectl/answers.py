@@ -5,9 +5,9 @@ import json
 
 import msgspec
 
-from ebpflb.cli.compact import compact
-from ebpflb.cli.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
-from ebpflb.cli.compact.rates import PortRow, port_row
+from ebpflb.model.compact import compact
+from ebpflb.model.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
+from ebpflb.model.compact.rates import PortRow, port_row
 from ebpflb.model.flow import ServiceRate
 from tests.unit.agent_reports import agent_report
 

@@ -4,8 +4,8 @@ from dataclasses import asdict
 import msgspec
 import pytest
 
-from ebpflb.cli.compact.rates import BACKEND_SUMS, SUMS, PortRow, port_row
 from ebpflb.kubectl.rates import RatesOfCluster
+from ebpflb.model.compact.rates import BACKEND_SUMS, SUMS, PortRow, port_row
 from ebpflb.model.flow import BackendRate, ServiceRate
 
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ebpflb.cli import INTERRUPTED
-from ebpflb.cli.compact import compact
 from ebpflb.kubectl import program
+from ebpflb.model.compact import compact
 from tests.unit.cli.invoked import check_narrow, interrupt_after
 from tests.unit.kubectl.answers import compact_services, frontend
 
@@ -172,7 +172,7 @@ def test_an_answer_may_be_nested_as_deep_as_it_likes(three):
 
 
 def test_what_unpacks_to_very_much_is_refused(three, monkeypatch):
-    monkeypatch.setattr("ebpflb.cli.compact._MOST_BYTES", 1000)
+    monkeypatch.setattr("ebpflb.model.compact._MOST_BYTES", 1000)
     three.say("b", "services --compact", compact([0] * 1000))
     assert "too long" in three.run("services", status=1).stderr
 

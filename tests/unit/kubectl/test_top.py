@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ebpflb.cli import INTERRUPTED
-from ebpflb.cli.compact import compact
+from ebpflb.model.compact import compact
 from tests.unit.cli.invoked import interrupt_after
 from tests.unit.kubectl.answers import backend, compact_top, service
 

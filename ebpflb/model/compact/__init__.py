@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compact answers, for `kubectl ebpflb` alone: typed rows as JSON, compressed, in base64.
+"""Compact answers, for the plugin and the relay: typed rows as JSON, compressed, in base64.
 
 What should be the same on all nodes is encoded apart in each row, so that it is decoded once for
 all nodes that agree.
@@ -8,19 +8,14 @@ all nodes that agree.
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
-import click
 import msgspec
 
 # No counter of the kernel's gets as far.
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 _MOST_BYTES = 256 << 20
-
-compact_option: Callable[[Any], Any] = click.option(
-    "--compact", "is_compact", is_flag=True, hidden=True
-)
 
 
 class HasForm(Protocol):

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from ebpflb.cli.compact import Count
+from ebpflb.model.compact import Count
 from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import ON_REMOVED, BackendRate, ServiceRate
 

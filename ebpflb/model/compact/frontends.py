@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from ebpflb.cli.compact import Count
+from ebpflb.model.compact import Count
 from ebpflb.words.connections import DROPPED, FAILED, REFUSED
 
 SERVED = "served"
