@@ -4,9 +4,8 @@
 Nodes that do not answer are listed on standard error at the end, and the exit status is 1.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -16,20 +15,10 @@ from ebpflb.cli.options import Output, complete_node, options
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
 from ebpflb.errors import ClusterError
-from ebpflb.from_json import from_json
-from ebpflb.kubectl.access import NONSENSE, Access
+from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
-from ebpflb.kubectl.execution import (
-    LIMIT,
-    NO_AGENT,
-    AgentAnswer,
-    Executor,
-    PodExecutor,
-    Runner,
-    ask_all,
-    last_line,
-)
-from ebpflb.model.compact import from_compact
+from ebpflb.kubectl.asking import LIMIT, NO_AGENT, Asking
+from ebpflb.kubectl.execution import Executor, PodExecutor
 
 Result = TypeVar("Result")
 
@@ -38,17 +27,13 @@ _SECONDS = 20.0
 
 
 @dataclass
-class Cluster:
+class Cluster(Asking):
     """agent_namespace: where to look for agents; empty for all. nodes: the only ones; none: all.
 
-    impostors: see FoundAgents. failures: what went wrong -> the nodes.
+    impostors: see FoundAgents.
     """
 
-    access: Access
-    agents: Sequence[RemoteAgent]
     executor: Executor
-    limit: int = LIMIT
-    failures: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     exit_status: int = 0
     agent_namespace: str = ""
     nodes: Sequence[str] = ()
@@ -71,64 +56,6 @@ class Cluster:
         with self.access.reading():
             found, self.impostors = find_agents(self.access, self.agent_namespace)
             self.agents = [each for each in found if each.node in (self.nodes or (each.node,))]
-
-    def ask(self, argv: Sequence[str]) -> Iterator[AgentAnswer]:
-        """The answers of agents that ran the command to its end; failures are noted."""
-        yield from self._answers(self.executor, self.agents, argv)
-
-    def ask_each(self, commands: Mapping[RemoteAgent, Sequence[str]]) -> Iterator[AgentAnswer]:
-        """Like ask(), with a command for each agent."""
-        yield from self._answers(_OwnCommand(self.executor, commands), list(commands), ())
-
-    def ask_with(self, runner: Runner) -> Iterator[AgentAnswer]:
-        """Like ask(), by another runner."""
-        yield from self._answers(runner, self.agents, ())
-
-    def _answers(
-        self, executor: Runner, agents: Sequence[RemoteAgent], argv: Sequence[str]
-    ) -> Iterator[AgentAnswer]:
-        for answer in ask_all(executor, agents, argv, self.limit):
-            if answer.status is None:
-                self.note(answer.agent, answer.error)
-            else:
-                yield answer
-
-    def ask_json(
-        self, argv: Sequence[str], read: Callable[[RemoteAgent, Any], Result]
-    ) -> Iterator[tuple[RemoteAgent, Result]]:
-        """Yield `read` of each agent's JSON; agents whose answer it cannot read are noted."""
-        for answer in self.ask(argv):
-            yield from self.decoded(answer, read)
-
-    def ask_compact(
-        self, command: str, options: Sequence[str], read: Callable[[bytes], Result]
-    ) -> Iterator[tuple[RemoteAgent, Result]]:
-        """Like ask_json(), with the JSON of a command's compact answers."""
-        for answer in self.ask(("ebpflb", command, "--compact", *options)):
-            yield from self.decoded(answer, lambda _, content: read(content), from_compact)
-
-    def decoded(
-        self,
-        answer: AgentAnswer,
-        read: Callable[[RemoteAgent, Any], Result],
-        content_of: Callable[[str], Any] = from_json,
-    ) -> Iterator[tuple[RemoteAgent, Result]]:
-        """Yield `read` of an answer, or nothing if it cannot read it, which is noted."""
-        if answer.status == _USAGE_ERROR or not answer.stdout.strip():
-            complaint = last_line(answer.stderr) or f"exit status {answer.status} and no output"
-            self.note(answer.agent, complaint)
-            return
-        try:
-            found = read(answer.agent, content_of(answer.stdout))
-        except NONSENSE as error:
-            what = f"{type(error).__name__}: {error}"
-            self.note(answer.agent, f"an answer that this version cannot read ({what})")
-        else:
-            yield answer.agent, found
-
-    def note(self, agent: RemoteAgent, error: str) -> None:
-        """Keep an error for the report at the end."""
-        self.failures[" ".join(error.split())].add(agent.node)
 
     def tell(self, agent: RemoteAgent, error: str) -> None:
         """Print an error now, on standard error."""
@@ -181,17 +108,6 @@ class Cluster:
     def _name_failures(self) -> None:
         for error, nodes in sorted(self.failures.items()):
             click.echo(visible(f"{', '.join(sorted(nodes))}: {error}"), err=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnCommand:
-    """An executor with a command for each agent."""
-
-    executor: Runner
-    commands: Mapping[RemoteAgent, Sequence[str]]
-
-    def run(self, agent: RemoteAgent, _: Sequence[str]) -> AgentAnswer:
-        return self.executor.run(agent, self.commands[agent])
 
 
 _cluster_options = options(

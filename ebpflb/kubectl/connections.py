@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb connections: what is open now on all nodes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from ebpflb.cli.tables.connections import by_option, connection_options, show_connections, wanted_by
 from ebpflb.from_json import JsonError
+from ebpflb.kubectl.asking import Asking, Question, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
-from ebpflb.kubectl.execution import last_line
 from ebpflb.model.connection import BY, OpenConnection, WantedConnections, read_connection
-
-_COMMAND = ("ebpflb", "connections", "-o", "jsonl")
 
 
 @click.command(
@@ -36,8 +34,8 @@ def connections(cluster: Cluster, **given: Any) -> None:
     show_connections(_asked(cluster, wanted), given, nodes=True)
 
 
-def _asked(cluster: Cluster, wanted: WantedConnections) -> Iterator[OpenConnection]:
-    for answer in cluster.ask([*_COMMAND, *_options(wanted)]):
+def _asked(cluster: Asking, wanted: WantedConnections) -> Iterator[OpenConnection]:
+    for answer in cluster.ask(Question("connections", _options(wanted))):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
             cluster.note(answer.agent, complaint)
@@ -51,12 +49,11 @@ def _asked(cluster: Cluster, wanted: WantedConnections) -> Iterator[OpenConnecti
                 yield found
 
 
-def _options(wanted: WantedConnections) -> Sequence[str]:
-    given = {
-        "--namespace": wanted.namespace,
-        "--service": wanted.service,
-        "--from": wanted.source,
-        "--older": f"{wanted.older:g}s" if wanted.older else "",
+def _options(wanted: WantedConnections) -> Mapping[str, str | bool]:
+    return {
+        "namespace": wanted.namespace,
+        "service": wanted.service,
+        "from": wanted.source,
+        "older": f"{wanted.older:g}s" if wanted.older else "",
+        "backend-gone": wanted.is_removed,
     }
-    flags = ["--backend-gone"] if wanted.is_removed else []
-    return [*(f"{name}={value}" for name, value in given.items() if value), *flags]

@@ -12,9 +12,9 @@ from msgspec import Struct, convert, structs
 from ebpflb.cli.options import Output, output_option
 from ebpflb.cli.render import emit
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
-_COMMAND = ("ebpflb", "doctor", "-o", "json")
 # Most severe first.
 _SEVERITIES = ("error", "warning", "note", "ok")
 # What may differ between nodes that have the same problem: numbers, addresses, hashes.
@@ -77,7 +77,7 @@ def doctor(cluster: Cluster, output: Output) -> None:
 
     It shows each problem once, with the nodes that have it.
     """
-    answers = sorted(cluster.ask_json(_COMMAND, _findings), key=lambda each: each[0].node)
+    answers = sorted(cluster.ask_json(Question("doctor"), _findings), key=lambda each: each[0].node)
     problems = _grouped(answers)
     emit(problems, output, lambda: _lines(problems, len(answers), wide=output == "wide"))
     if any(each.severity in _SEVERITIES[:2] for each in problems):

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands in the agents' pods, through pods/exec of the API server."""
 
-import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -16,16 +12,12 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access, ForbiddenError
 from ebpflb.kubectl.agents import CONTAINER, RemoteAgent
-
-LIMIT = 32
-NO_AGENT = "no agent runs on this node"
+from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, Answering, Question, last_line
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _STREAMS = ("stdin", "stdout", "stderr")
 _MOST_BYTES = 256 << 20
 _LONGEST_LINE = 64 << 10
-# What an agent prints for a command or an option that its version does not have.
-_UNKNOWN = ("no such command", "no such option")
 # How long a silent stream may keep its reader waiting; how often it pings the other end.
 _LOOK_SECONDS, _PING_SECONDS = 1.0, 30.0
 # Ends the command when the connection is gone, which only shows on standard input. Also reaps all
@@ -44,30 +36,22 @@ exit $status
 """
 
 
-@dataclass(frozen=True, slots=True)
-class AgentAnswer:
-    """What a command printed, and its exit status.
-
-    status: None if the command did not run to its end; error says why, in one line.
-    """
-
-    agent: RemoteAgent
-    status: int | None
-    stdout: str = ""
-    stderr: str = ""
-    error: str = ""
+# The option for programs, if it is not JSON; options with another name there.
+_FORMS = {
+    "services": "--compact",
+    "top": "--compact",
+    "flows": "--output=jsonl",
+    "connections": "--output=jsonl",
+}
+_FLAGS = {"limit": "last"}
 
 
-class Runner(Protocol):
+class Executor(Answering, Protocol):
     """Runs commands where agents run. Thread-safe."""
 
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
         """Run a command until it ends or its time is up."""
         ...
-
-
-class Executor(Runner, Protocol):
-    """Can also stream the output of a command while it runs."""
 
     def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Generator[str, None, None]:
         """The lines that a command prints, as they arrive. ClusterError if it fails or breaks off.
@@ -78,11 +62,23 @@ class Executor(Runner, Protocol):
         ...
 
 
+def argv_of(question: Question) -> list[str]:
+    """The command that answers it."""
+    command, options, arguments = question
+    given = ((_FLAGS.get(name, name), value) for name, value in options.items() if value)
+    flags = (f"--{name}" if value is True else f"--{name}={value}" for name, value in given)
+    form = _FORMS.get(command, "--output=json")
+    return ["ebpflb", command, form, *flags, *(("--", *arguments) if arguments else ())]
+
+
 class PodExecutor:
     """Executes in the agents' containers."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
+
+    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+        return self.run(agent, argv_of(question))
 
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
         output = {_STDOUT: bytearray(), _STDERR: bytearray(), _ERROR: bytearray()}
@@ -117,13 +113,6 @@ class PodExecutor:
         status = exit_status(bytes(result))
         if status:
             raise ClusterError(last_line(_text(complaint)) or f"exits with status {status}")
-
-
-def last_line(text: str) -> str:
-    """The last non-empty line, without the word Error: the complaint of a command."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1].removeprefix("Error: ") if lines else ""
-    return f"an agent of another version: {last}" if last.lower().startswith(_UNKNOWN) else last
 
 
 def exit_status(result: bytes) -> int:
@@ -213,30 +202,3 @@ class _Execution:
 
 def _text(raw: bytes | bytearray) -> str:
     return raw.decode(errors="replace")
-
-
-def ask_all(
-    executor: Runner, agents: Sequence[RemoteAgent], argv: Sequence[str], limit: int = LIMIT
-) -> Generator[AgentAnswer, None, None]:
-    """Run a command on all agents, at most `limit` at a time; yields answers as they arrive.
-
-    The threads are daemons: a reader that stops, or Ctrl-C, does not have to wait for them.
-    """
-    answers: SimpleQueue[AgentAnswer | Exception] = SimpleQueue()
-
-    def ask(agent: RemoteAgent) -> None:
-        try:
-            answers.put(executor.run(agent, argv))
-        except Exception as error:  # noqa: BLE001  any error belongs to the reader
-            answers.put(error)
-
-    waiting = iter(agents)
-    for agent in islice(waiting, limit):
-        threading.Thread(target=ask, args=(agent,), daemon=True).start()
-    for _ in agents:
-        answer = answers.get()
-        for agent in islice(waiting, 1):
-            threading.Thread(target=ask, args=(agent,), daemon=True).start()
-        if isinstance(answer, Exception):
-            raise answer
-        yield answer

@@ -39,10 +39,10 @@ from ebpflb.config.values import socket_address
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import Asking, Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.kubectl.questions import NodeQuestion, questions
 
-_COMMAND = ("ebpflb", "explain", "-o", "json")
 # The overall exit status is the first of these that any node has.
 GRAVEST = (FAILS, CANNOT_TELL, WORKS_PARTLY, NOT_A_SERVICE, WORKS)
 
@@ -114,7 +114,7 @@ def explain(
     cluster.exit_status = _status(cluster, groups)
 
 
-def explained(cluster: Cluster, source: str, target: str, namespace: str) -> list[AnswerOfNodes]:
+def explained(cluster: Asking, source: str, target: str, namespace: str) -> list[AnswerOfNodes]:
     """SRC and DST: as on the command line. Most severe first, then by the number of nodes.
 
     ConfigError, ClusterError.
@@ -126,8 +126,8 @@ def explained(cluster: Cluster, source: str, target: str, namespace: str) -> lis
         # A node with several questions gets them one after the other.
         now = {each.agent: each for each in reversed(asked)}
         asked = [each for each in asked if now[each.agent] != each]
-        commands = {agent: [*_COMMAND, "--", *each[1:]] for agent, each in now.items()}
-        for answer in cluster.ask_each(commands):
+        of_each = {agent: Question("explain", {}, each[1:]) for agent, each in now.items()}
+        for answer in cluster.ask_each(of_each):
             for agent, (key, group) in cluster.decoded(answer, partial(_read, now)):
                 group = found.setdefault(key, group)
                 if agent.node not in group.nodes:
@@ -148,7 +148,7 @@ def _read(
     return (source, target, json.dumps(answer, sort_keys=True)), found
 
 
-def text_of(cluster: Cluster, groups: Iterable[AnswerOfNodes], output: Output) -> str:
+def text_of(cluster: Asking, groups: Iterable[AnswerOfNodes], output: Output) -> str:
     """One answer if all nodes print the same, else a matrix and then answers of single nodes."""
     printed: dict[str, Printed] = {}
     for group in groups:

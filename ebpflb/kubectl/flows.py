@@ -14,13 +14,12 @@ from ebpflb.cli.flows import check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import Asking, Question, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
-from ebpflb.kubectl.execution import last_line
+from ebpflb.kubectl.execution import argv_of
 from ebpflb.kubectl.streams import Lines, Streams, StreamState
 from ebpflb.model.flow import Flow, LostFlows, read_flow
 
-_COMMAND = ("ebpflb", "flows", "-o", "jsonl")
-_FLAGS = {"limit": "--last"}
 # More than any agent has in memory.
 _EVERYTHING = "1048576"
 # How long all nodes may stay silent, as while the agents are being replaced.
@@ -53,7 +52,7 @@ def flows(cluster: Cluster, **given: Any) -> None:
     show(found, given["output"], follow=follows, nodes=True)
 
 
-def recent(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
+def recent(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
     """The last flows of all nodes, or all, oldest first. Keeps no more than the limit in memory.
 
     `wanted`: the parameters of the agents' query.
@@ -68,8 +67,8 @@ def _time(found: Flow | LostFlows) -> str:
     return found.time if isinstance(found, Flow) else ""
 
 
-def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
-    for answer in cluster.ask(_argv(wanted)):
+def _asked(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
+    for answer in cluster.ask(Question("flows", wanted)):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
             cluster.note(answer.agent, complaint)
@@ -77,7 +76,7 @@ def _asked(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostF
 
 
 def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
-    watch = _Watch(cluster, [*_argv(wanted), "--follow"])
+    watch = _Watch(cluster, argv_of(Question("flows", {**wanted, "follow": True})))
     streams = Streams(watch.find)
     streams.start()
     try:
@@ -140,13 +139,8 @@ class _Watch:
             raise ClusterError("cannot follow any agent")
 
 
-def _argv(wanted: Mapping[str, str]) -> list[str]:
-    given = [(_FLAGS.get(name, f"--{name}"), value) for name, value in wanted.items() if value]
-    return [*_COMMAND, *(f"{flag}={value}" for flag, value in given)]
-
-
 def _decoded(
-    cluster: Cluster, agent: RemoteAgent, lines: Iterable[str]
+    cluster: Asking, agent: RemoteAgent, lines: Iterable[str]
 ) -> Iterator[Flow | LostFlows]:
     """The flows, with the node added."""
     for line in lines:

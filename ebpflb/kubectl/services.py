@@ -13,6 +13,7 @@ import click
 from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
+from ebpflb.kubectl.asking import Asking, Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.model.compact import by_form
 from ebpflb.model.compact.frontends import (
@@ -97,11 +98,11 @@ Examples:
 def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> None:
     """List the frontends, and where nodes disagree about them."""
     namespace, name = chosen(given, cluster.namespace)
-    only = [f"--service={name}"] if name else [f"--namespace={namespace}"] if namespace else []
+    only = {"service": name} if name else {"namespace": namespace}
     below = partial(_below, is_wide=output == "wide")
 
     def look() -> list[FrontendOfCluster]:
-        found = _look(cluster, only)
+        found = merged(cluster, only)
         if not (watch or cluster.failures):
             check_served(name, found, ())
         return found
@@ -117,7 +118,8 @@ def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> Non
         cluster.exit_status = 1
 
 
-def _look(cluster: Cluster, options: Sequence[str]) -> list[FrontendOfCluster]:
+def merged(cluster: Asking, options: Mapping[str, str]) -> list[FrontendOfCluster]:
+    """Those that all nodes have, together. `options`: of `ebpflb services`."""
     having: dict[bytes, _Having] = {}
 
     def read(content: bytes) -> list[tuple[_Having, FrontendRow]]:
@@ -125,7 +127,7 @@ def _look(cluster: Cluster, options: Sequence[str]) -> list[FrontendOfCluster]:
         return by_form(rows, having, lambda form: _Having(form_decoder.decode(form)))
 
     nodes = set[str]()
-    for agent, rows in cluster.ask_compact("services", options, read):
+    for agent, rows in cluster.ask_compact(Question("services", options), read):
         nodes.add(agent.node)
         for each, row in rows:
             each.add(agent.node, row)

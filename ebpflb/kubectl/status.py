@@ -13,10 +13,10 @@ from msgspec import Struct, convert
 from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.model.agent_report import AgentReport
 
-_COMMAND = ("ebpflb", "status", "-o", "json")
 _SERVED = ("in sync", "not in sync")
 _BECOME_FULL = ("hash", "percpu_hash")
 
@@ -102,7 +102,7 @@ def status(cluster: Cluster, watch: bool, output: Output) -> None:
 
 def _look(cluster: Cluster) -> list[NodeStatus]:
     found = {agent: _unanswered(agent) for agent in cluster.agents}
-    for agent, answered in cluster.ask_json(_COMMAND, _of_answer):
+    for agent, answered in cluster.ask_json(Question("status"), _of_answer):
         found[agent] = answered
     return list(found.values())
 

@@ -14,6 +14,7 @@ import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +26,8 @@ from ebpflb.cli.table import size
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import METADATA, Access, Object
 from ebpflb.kubectl.agents import CONTAINER, LABEL, RemoteAgent
+from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer
 from ebpflb.kubectl.cluster import Cluster, cluster_command
-from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer
 from ebpflb.words import annotations
 
 _COMMANDS = {
@@ -126,33 +127,32 @@ def _without_token(found: re.Match[bytes]) -> bytes:
 
 def _add_nodes(cluster: Cluster, archive: _Archive) -> None:
     for name, command in _COMMANDS.items():
-        for answer in cluster.ask(command):
+        for answer in cluster.ask_by(partial(_run, cluster, command), cluster.agents):
             archive.add(f"nodes/{answer.agent.node}/{name}", answer.stdout.encode())
             if answer.stderr:
                 archive.add(f"nodes/{answer.agent.node}/{name}.stderr", answer.stderr.encode())
 
 
 def _add_logs(cluster: Cluster, archive: _Archive) -> None:
-    for answer in cluster.ask_with(_Logs(cluster.access)):
+    for answer in cluster.ask_by(partial(_log, cluster.access), cluster.agents):
         archive.add(f"nodes/{answer.agent.node}/agent.log", answer.stdout.encode())
 
 
-@dataclass(frozen=True, slots=True)
-class _Logs:
-    """A runner whose answer is always the agent's log."""
+def _run(cluster: Cluster, argv: Sequence[str], agent: RemoteAgent) -> AgentAnswer:
+    return cluster.executor.run(agent, argv)
 
-    access: Access
 
-    def run(self, agent: RemoteAgent, _: Sequence[str]) -> AgentAnswer:
-        if not agent.pod:
-            return AgentAnswer(agent, None, error=NO_AGENT)
-        path = f"/api/v1/namespaces/{quote(agent.namespace)}/pods/{quote(agent.pod)}/log"
-        query = [("container", CONTAINER), ("tailLines", str(_LOG_LINES)), ("timestamps", "true")]
-        try:
-            log = self.access.read(path, query).decode(errors="replace")
-        except ClusterError as error:
-            return AgentAnswer(agent, None, error=f"no log: {error}")
-        return AgentAnswer(agent, 0, log)
+def _log(access: Access, agent: RemoteAgent) -> AgentAnswer:
+    """With the agent's log in place of output."""
+    if not agent.pod:
+        return AgentAnswer(agent, None, error=NO_AGENT)
+    path = f"/api/v1/namespaces/{quote(agent.namespace)}/pods/{quote(agent.pod)}/log"
+    query = [("container", CONTAINER), ("tailLines", str(_LOG_LINES)), ("timestamps", "true")]
+    try:
+        log = access.read(path, query).decode(errors="replace")
+    except ClusterError as error:
+        return AgentAnswer(agent, None, error=f"no log: {error}")
+    return AgentAnswer(agent, 0, log)
 
 
 def _add_cluster(cluster: Cluster, archive: _Archive) -> None:

@@ -8,6 +8,7 @@ import click
 
 from ebpflb.cli.options import chosen, list_options, watch_option
 from ebpflb.cli.tables.top import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
+from ebpflb.kubectl.asking import Asking, Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.model.flow import BackendRate, ServiceRate
@@ -72,10 +73,10 @@ def check_interval(cluster: Cluster, interval: float) -> None:
         raise click.UsageError("--timeout must be longer than --interval")
 
 
-def sampled(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRate]:
+def sampled(cluster: Asking, interval: float, namespace: str) -> list[ServiceRate]:
     """What the Services of a namespace, or all, carry on all nodes. `interval`: seconds."""
-    options = [f"--interval={interval:g}", *([f"--namespace={namespace}"] if namespace else [])]
+    question = Question("top", {"interval": f"{interval:g}", "namespace": namespace})
     rates = RatesOfCluster()
-    for _, found in cluster.ask_compact("top", options, rates.read):
+    for _, found in cluster.ask_compact(question, rates.read):
         rates.add(found)
     return rates.services()

@@ -12,15 +12,16 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command
+from ebpflb.kubectl.execution import argv_of
 from ebpflb.kubectl.streams import Lines
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.server import PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 
-_STATUS = ("ebpflb", "status", "-o", "json")
-_FOLLOW = ("ebpflb", "flows", "--follow", "-o", "jsonl")
+_FOLLOW = Question("flows", {"follow": True})
 # As wide as the page's panel.
 _ASK = ("env", "COLUMNS=52", "ebpflb")
 
@@ -77,14 +78,14 @@ class _Nodes:
     def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
         """The node's flows. ClusterError says whether it is served without its agent."""
         try:
-            yield from self.cluster.executor.stream(agent, _FOLLOW)
+            yield from self.cluster.executor.stream(agent, argv_of(_FOLLOW))
         except ClusterError as error:
             shown = self._without_agent(agent)
             raise ClusterError(f"{shown}; {error}" if shown else str(error)) from error
 
     def _without_agent(self, agent: RemoteAgent) -> str:
         """In the words of `ebpflb status`; empty if there is an agent, or no answer."""
-        answer = self.cluster.executor.run(agent, _STATUS)
+        answer = self.cluster.executor.answer(agent, Question("status"))
         try:
             status = from_json(answer.stdout)
             return str(status["shown"]) if status["state"] == AGENT_DOWN else ""

@@ -13,8 +13,9 @@ import msgspec
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl import doctor, explain, flows, services, status, top
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import AgentAnswer, Question
 from ebpflb.kubectl.cluster import Cluster
-from ebpflb.kubectl.execution import AgentAnswer, exit_status
+from ebpflb.kubectl.execution import argv_of, exit_status
 from ebpflb.kubectl.ui.following import Following, NodeFeed
 from ebpflb.kubectl.ui.query import GROUPS, ViewQuery
 from ebpflb.kubectl.ui.traffic import LiveTraffic
@@ -42,7 +43,7 @@ _EXPLAINED = answered(
 
 
 class Asked(NamedTuple):
-    """A command of the plugin. answers: output of agents, by the command's first words.
+    """A command of the plugin. answers: output of agents, by the command.
 
     shows: whether output, as JSON, has the good agent's part.
     """
@@ -105,11 +106,13 @@ class _Printed(NamedTuple):
     asked: Asked
     odd: Iterator[str]
 
+    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+        text = next(self.odd, "") if agent is _ODD else self.asked.answers[question.command]
+        is_compact = "--compact" in argv_of(question)
+        return AgentAnswer(agent, 0, packed(text.encode()) if is_compact else text)
+
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:
-        words = " ".join(argv[1:])
-        fitting = (text for start, text in self.asked.answers.items() if words.startswith(start))
-        text = next(self.odd, "") if agent is _ODD else next(fitting)
-        return AgentAnswer(agent, 0, packed(text.encode()) if "--compact" in argv else text)
+        raise NotImplementedError
 
     def stream(self, agent: RemoteAgent, argv: Sequence[str]) -> Any:
         raise NotImplementedError

@@ -61,7 +61,7 @@ def test_agents_understand_what_they_are_asked(two):
         *("--backend-gone", "--older", "1h30m"),
     )
     argv = two.objects.executed[0]
-    assert argv[4:8] == ["ebpflb", "connections", "-o", "jsonl"]
+    assert argv[4:7] == ["ebpflb", "connections", "--output=jsonl"]
     understood = main.commands["connections"].make_context("connections", argv[6:]).params
     assert (understood["namespace"], understood["service"]) == ("shop", "shop/web")
     assert (understood["source"], understood["older"]) == ("shop/curl", "5400s")

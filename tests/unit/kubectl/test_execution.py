@@ -11,7 +11,8 @@ import pytest
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.execution import NO_AGENT, AgentAnswer, PodExecutor, last_line
+from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, last_line
+from ebpflb.kubectl.execution import PodExecutor
 from tests.unit.kubectl.api_server import Output
 
 AGENT = RemoteAgent("a", "kube-system", "ebpflb-a", True, "")

@@ -38,8 +38,8 @@ def test_the_last_ones_are_the_last_of_all_nodes(two):
 def test_the_agents_are_asked_with_the_same_filters(two):
     two.run("flows", "-n", "shop", "--service", "web", "--from", "10.1.0.9", "--verdict", "refused")
     for argv in two.objects.executed:
-        assert argv[4:8] == ["ebpflb", "flows", "-o", "jsonl"]
-        assert set(argv[8:]) == {
+        assert argv[4:7] == ["ebpflb", "flows", "--output=jsonl"]
+        assert set(argv[7:]) == {
             *("--from=10.1.0.9", "--verdict=refused", "--service=shop/web"),
             *("--namespace=shop", "--last=20"),
         }
@@ -115,7 +115,7 @@ def follow(two, monkeypatch):
     monkeypatch.setattr(command, "time", clock)
     monkeypatch.setattr(command._Watch, "note", noted)
     for node in "ab":
-        two.say(node, "flows -o jsonl --follow --last=0", "")
+        two.say(node, "flows --output=jsonl --follow --last=0", "")
     return lambda *given: two.run("flows", "--follow", "-o", "jsonl", *given, status=1)
 
 
@@ -138,8 +138,8 @@ def test_new_flows_are_shown_as_they_come_and_a_node_that_ends_is_named_once(fol
 def test_an_agent_in_a_new_pod_is_followed_with_what_was_missed(follow, two):
     two.objects.lists["/api/v1/pods"] = [pod("a"), pod("b")]
     two.answers["a-new"] = {}
-    two.say("a-new", "flows -o jsonl --follow --last=1048576", lines(flow(7)))
-    two.say("a-new", "flows -o jsonl --follow --last=0", "")
+    two.say("a-new", "flows --output=jsonl --follow --last=1048576", lines(flow(7)))
+    two.say("a-new", "flows --output=jsonl --follow --last=0", "")
 
     def roll_out(name, argv):
         two.objects.lists["/api/v1/pods"] = [pod("a", "ebpflb-a-new"), pod("b")]
@@ -158,8 +158,8 @@ def test_a_node_that_comes_later_is_followed(follow, two):
     def scale_up(name, argv):
         if len(two.answers) == 2:
             two.add("c")
-            two.say("c", "flows -o jsonl --follow --last=1048576", lines(flow(9)))
-            two.say("c", "flows -o jsonl --follow --last=0", "")
+            two.say("c", "flows --output=jsonl --follow --last=1048576", lines(flow(9)))
+            two.say("c", "flows --output=jsonl --follow --last=0", "")
         return two.answer(name, argv)
 
     two.objects.command = scale_up

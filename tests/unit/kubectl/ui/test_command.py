@@ -54,8 +54,8 @@ DOWN = "agent down, serving the state of 05:48"
 def test_flows_of_all_nodes_and_explain(nodes, visit):
     nodes.add("a", "b")
     nodes.add_without_agent("c")
-    nodes.say("a", "flows --follow -o jsonl", f"{json.dumps(flow())}\n")
-    nodes.fail("b", "flows --follow -o jsonl", "Error: no agent answers at /run/x")
+    nodes.say("a", "flows --output=jsonl --follow", f"{json.dumps(flow())}\n")
+    nodes.fail("b", "flows --output=jsonl --follow", "Error: no agent answers at /run/x")
     nodes.say("b", "status", {"state": "agent down", "shown": DOWN}, 1)
     nodes.say("a", "COLUMNS=52 ebpflb explain", "fails: refused at the socket\n", status=1)
     found = {}
@@ -93,7 +93,7 @@ def test_an_agent_in_a_new_pod_is_followed(nodes, visit, monkeypatch):
 
 def test_explain_on_a_node_that_does_not_answer(nodes, visit):
     nodes.add("a")
-    nodes.say("a", "flows --follow -o jsonl", f"{json.dumps(flow())}\n")
+    nodes.say("a", "flows --output=jsonl --follow", f"{json.dumps(flow())}\n")
     told = []
 
     def visitor(url):
