@@ -25,6 +25,7 @@ DOCUMENT = _ROOT / "docs/configuration.md"
 SET_BY_THE_CHART = frozenset(
     (
         *("api-servers", "kubeconfig", "manifests", "master", "node-name"),
+        *("observe-bind-address", "observe-tls-directory"),
         *("bpffs-root", "cgroup-root", "dsr-key-file", "query-socket"),
         *("healthz-bind-address", "metrics-backends", "metrics-bind-address", "metrics-services"),
         *("namespace-selector", "service-selector"),

@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane.node import NodeDataplane
 from ebpflb.agent.explain import Explaining
+from ebpflb.agent.in_force import InForce
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
 from ebpflb.agent.rights import Rights, agent_role, client_role, source_role
 from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of
@@ -39,6 +40,9 @@ from ebpflb.observe.flows.pipeline import FlowPipeline
 from ebpflb.observe.health import Health
 from ebpflb.observe.http.debug_pages import debug_routes, slis_routes
 from ebpflb.observe.http.health_check_node_port import HealthCheckServer
+from ebpflb.observe.http.listener import Listener
+from ebpflb.observe.http.query_port import QueryPort
+from ebpflb.observe.http.query_socket import QueryServer, Route
 from ebpflb.observe.http.server import TcpPort, health_routes, metrics_routes, quick, slow
 from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
@@ -47,6 +51,7 @@ from ebpflb.observe.pod_names import PodNames
 from ebpflb.source.interface import Announcement, SourceEvent
 from ebpflb.web.answers import Respond
 from ebpflb.web.server import HttpServer
+from ebpflb.web.tls import Certificates, mutual_server
 from ebpflb.words.events import EventReason
 from ebpflb.words.scheduler import Scheduler
 
@@ -225,15 +230,22 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
         metrics,
         lambda: agent.status.report(health, dataplane.report(), rights.kept),
     )
-    flows.start(http, _explaining(settings, dataplane, agent, flows).routes)
-    parts.callback(flows.stop)
+    serve.begin(flows)
+    serve.queries(_routes(settings, dataplane, agent, flows, changes))
     agent.run()
 
 
-def _explaining(
-    settings: Settings, dataplane: NodeDataplane, agent: Agent, flows: FlowPipeline
-) -> Explaining:
-    return Explaining(settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log)
+def _routes(
+    settings: Settings,
+    dataplane: NodeDataplane,
+    agent: Agent,
+    flows: FlowPipeline,
+    changes: Changes,
+) -> Mapping[str, Route]:
+    """What can be asked."""
+    explaining = Explaining(settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log)
+    in_force = InForce(lambda: dataplane.maps, changes)
+    return {**flows.routes, **explaining.routes, **in_force.routes}
 
 
 def _http_server(rights: Rights, parts: ExitStack) -> HttpServer:
@@ -305,6 +317,18 @@ class _Ports:
         routes = {**metrics_routes(SharedPage(metrics.page), status), **slis_routes()}
         debug = debug_routes(plain_settings(self.settings), routes)
         self._open(self.settings.metrics_bind_address, slow({**routes, **debug}))
+
+    def queries(self, routes: Mapping[str, Route]) -> None:
+        """At the query socket, and for the relay."""
+        if path := self.settings.query_socket:
+            self.begin(QueryServer(self.http, path, routes))
+        if address := parse_bind_address(self.settings.observe_bind_address):
+            encryption = Certificates(self.settings.observe_tls_directory, mutual_server).context
+            self.begin(QueryPort(self.http, address, routes, encryption))
+
+    def begin(self, part: Listener | FlowPipeline) -> None:
+        part.start()
+        self.parts.callback(part.stop)
 
     def _open(
         self,

@@ -23,6 +23,7 @@ from ebpflb.config.values import parse_bind_address
 from ebpflb.errors import QueryError
 from ebpflb.from_json import from_json
 from ebpflb.model.agent_report import AgentReport
+from ebpflb.model.pod import names_by_address
 
 _ANSWER_SECONDS = 10.0
 # An address may belong to another pod by then.
@@ -115,12 +116,8 @@ class NamesOfPods:
 
 
 def by_address(answer: Mapping[str, Any]) -> Mapping[str, str]:
-    """From /v1/names. Pods on the host's network share an address: it is no name for them."""
-    pods = defaultdict[str, list[str]](list)
-    for name, addresses in answer["pods"].items():
-        for address in addresses:
-            pods[address].append(name)
-    return {address: names[0] if len(names) == 1 else "" for address, names in pods.items()}
+    """From /v1/names: see names_by_address()."""
+    return names_by_address(answer["pods"])
 
 
 class _Connection(http.client.HTTPConnection):

@@ -16,8 +16,7 @@ from ebpflb.cli.tables.connections import (
     wanted_by,
 )
 from ebpflb.errors import ProbeError
-from ebpflb.model.connection import OpenConnection
-from ebpflb.model.flow import FlowClient
+from ebpflb.model.connection import OpenConnection, with_names
 
 
 @click.command(
@@ -67,10 +66,6 @@ def connections(bpffs_root: str | None, query_socket: str | None, **given: Any) 
 
 
 def _named(found: Sequence[OpenConnection], names: NamesOfPods) -> Iterator[OpenConnection]:
-    ends: list[FlowClient] = [each.backend for each in found]
-    ends += [each.client for each in found if each.client]
+    ends = [end for each in found for end in (each.client, each.backend) if end]
     pods = names.of({each.address for each in ends})
-    for end in ends:
-        end.pod = pods.get(end.address, "")
-        end.workload = names.workload(end.pod)
-    return iter(found)
+    return (with_names(each, pods, names.workload) for each in found)

@@ -27,6 +27,8 @@ DSR_PORT = 6089
 METRICS_BIND_ADDRESS = f"127.0.0.1:{METRICS_PORT}"
 HEALTHZ_BIND_ADDRESS = f"0.0.0.0:{HEALTHZ_PORT}"
 QUERY_SOCKET = "/run/ebpflb/agent.sock"
+OBSERVE_PORT = 10260
+OBSERVE_TLS = "/etc/ebpflb/observe"
 FLOW_HISTORY = "/var/cache/ebpflb/flows"
 OOM_SCORE_ADJ = -999
 # kube-proxy's own limit of nf_conntrack_max.
@@ -434,6 +436,18 @@ class Settings:
         QUERY_SOCKET,
         "PATH",
         f"UNIX socket that `ebpflb flows` queries; empty = off  [{QUERY_SOCKET}]",
+    )
+    observe_bind_address: str = option(
+        values.bind_address(OBSERVE_PORT),
+        "",
+        "IP:PORT",
+        "address at which the relay may ask the same over TLS; empty = off  [off]",
+    )
+    observe_tls_directory: Path = option(
+        values.path,
+        OBSERVE_TLS,
+        "DIR",
+        f"where tls.crt, tls.key and ca.crt for that are  [{OBSERVE_TLS}]",
     )
     config: FileVersion | None = None
 

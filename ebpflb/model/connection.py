@@ -123,5 +123,15 @@ def read_connection(line: bytes | str) -> OpenConnection:
         raise JsonError(str(error)) from None
 
 
+def with_names(
+    found: OpenConnection, pods: Mapping[str, str], workload_of: Callable[[str], str]
+) -> OpenConnection:
+    """`pods`: names by address. `workload_of`: of a pod, by name; "" if unknown."""
+    for end in filter(None, (found.client, found.backend)):
+        end.pod = pods.get(end.address, "")
+        end.workload = workload_of(end.pod)
+    return found
+
+
 def connection_line(connection: OpenConnection) -> bytes:
     return _ENCODER.encode(connection) + b"\n"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods of this node and their namespaces: how to load-balance them, and their names."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -66,3 +67,15 @@ class PodSockets(NamedTuple):
             frozenset(address for pod in out for address in pod.addresses),
             {address: pod.uid for pod in pods if pod.uid for address in pod.addresses},
         )
+
+
+def names_by_address(pods: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
+    """`pods`: addresses by NAMESPACE/NAME.
+
+    Pods on the host's network share an address: it is no name for them, and has "".
+    """
+    found = defaultdict[str, list[str]](list)
+    for name, addresses in pods.items():
+        for address in addresses:
+            found[address].append(name)
+    return {address: names[0] if len(names) == 1 else "" for address, names in found.items()}

@@ -3,7 +3,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -21,7 +21,8 @@ Result = TypeVar("Result")
 class Request(NamedTuple):
     """hosts: the values of the Host header.
 
-    accept, encodings: of all Accept and Accept-Encoding headers, with commas.
+    accept, encodings: of all Accept and Accept-Encoding headers, with commas. headers: all, with
+    names in lower case. subject: the common name of the client's certificate, "" without one.
     """
 
     method: str
@@ -29,6 +30,8 @@ class Request(NamedTuple):
     hosts: tuple[str, ...] = ()
     accept: str = ""
     encodings: str = ""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    subject: str = ""
 
 
 class Answer(NamedTuple):

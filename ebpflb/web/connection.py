@@ -9,6 +9,7 @@ from http import HTTPStatus
 import h11
 
 from ebpflb.web.answers import Answer, Request, Respond, StreamedAnswer, in_thread
+from ebpflb.web.tls import subject_of
 
 _REQUEST_SECONDS = 10.0
 _RESPONSE_SECONDS = 30.0
@@ -25,6 +26,8 @@ class Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEADER)
         self._is_head = False
+        encryption = writer.get_extra_info("ssl_object")
+        self._subject = subject_of(encryption.getpeercert()) if encryption else ""
 
     async def answer(self, respond: Respond, on_request: Callable[[], None]) -> None:
         """Answer the request. TimeoutError or another OSError if the client is late, or leaves."""
@@ -57,13 +60,15 @@ class Connection:
         if not event.http_version.startswith(b"1."):
             status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
             raise h11.RemoteProtocolError("not HTTP/1", status)
-        headers = [(name, value.decode("latin-1")) for name, value in event.headers]
+        raw = [*event.headers]
+        headers = [(name, value.decode("latin-1")) for name, value in raw]
         hosts = tuple(value for name, value in headers if name == b"host")
         accept, encodings = (
             ",".join(value for name, value in headers if name == wanted)
             for wanted in (b"accept", b"accept-encoding")
         )
-        return Request(event.method.decode(), event.target.decode(), hosts, accept, encodings)
+        method, target = event.method.decode(), event.target.decode()
+        return Request(method, target, hosts, accept, encodings, raw, self._subject)
 
     async def _write_whole(self, answer: Answer) -> None:
         self._begin(answer, **{"Content-Length": str(len(answer.body))})
@@ -101,7 +106,11 @@ class Connection:
 
     async def _let_client_close(self) -> None:
         """Closing first, while more of the request is on its way, would lose the response."""
-        self._writer.write_eof()
+        if self._writer.can_write_eof():
+            self._writer.write_eof()
+        else:
+            # TLS: its end is written after the response, and the client answers it.
+            self._writer.close()
         ignored = 0
         async with asyncio.timeout(_REQUEST_SECONDS):
             while ignored < _MOST_IGNORED_BYTES and (piece := await self._reader.read(PIECE_BYTES)):

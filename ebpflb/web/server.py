@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ebpflb.log import fields
-from ebpflb.web.answers import AnswerThreads, Respond, answering
+from ebpflb.web.answers import AnswerThreads, Respond, answering, in_thread
 from ebpflb.web.connection import PIECE_BYTES, Connection
 
 _log = logging.getLogger("ebpflb.http")
@@ -26,6 +27,7 @@ BACKLOG = 1024
 _MOST_CONNECTIONS = 256
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 0.1
+_HANDSHAKE_SECONDS = 10.0
 # As many connections are possible if the process has no descriptor left.
 _RESERVED = 16
 
@@ -73,9 +75,14 @@ class Clients:
         return client
 
 
+Encryption = Callable[[], ssl.SSLContext]
+"""The context for a new connection, made in a thread. OSError if there is none."""
+
+
 class _Listening(NamedTuple):
     respond: Respond
     clients: Clients
+    encryption: Encryption | None
 
 
 class HttpServer:
@@ -99,12 +106,19 @@ class HttpServer:
         self._thread = threading.Thread(target=self._run, name="ebpflb-http", daemon=True)
         self._thread.start()
 
-    def listen(self, listening: socket.socket, respond: Respond, clients: Clients) -> None:
+    def listen(
+        self,
+        listening: socket.socket,
+        respond: Respond,
+        clients: Clients,
+        encryption: Encryption | None = None,
+    ) -> None:
         """Answer at this socket until `close()`."""
         listening.setblocking(False)
         # A connection inherits it: this is what a client may send before it is read.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE_BYTES)
-        self._loop.call_soon_threadsafe(self._begin, listening, _Listening(respond, clients))
+        what = _Listening(respond, clients, encryption)
+        self._loop.call_soon_threadsafe(self._begin, listening, what)
 
     def close(self, listening: socket.socket) -> None:
         """Close a listening socket, whose address is free afterwards.
@@ -162,12 +176,12 @@ class HttpServer:
             os.close(each)
 
     def _accept(self, listening: socket.socket) -> None:
-        respond, clients = self._listening[listening]
+        what = self._listening[listening]
         accepted, address = listening.accept()
         accepted.setblocking(False)
-        client = self._loop.create_task(_serve(accepted, address, respond, clients))
-        client.add_done_callback(partial(self._ended, accepted, clients))
-        clients.add(client)
+        client = self._loop.create_task(_serve(accepted, address, what))
+        client.add_done_callback(partial(self._ended, accepted, what.clients))
+        what.clients.add(client)
 
     async def _make_room(self, error: OSError) -> None:
         """Free a descriptor if that is what is missing; otherwise wait a moment."""
@@ -191,11 +205,11 @@ class HttpServer:
                 self._reserve.append(os.open(os.devnull, os.O_RDONLY))
 
 
-async def _serve(accepted: socket.socket, address: Any, respond: Respond, clients: Clients) -> None:
+async def _serve(accepted: socket.socket, address: Any, what: _Listening) -> None:
     writer: asyncio.StreamWriter | None = None
     try:
-        reader, writer = await asyncio.open_connection(sock=accepted, limit=PIECE_BYTES)
-        await Connection(reader, writer).answer(respond, clients.note_request)
+        reader, writer = await _opened(accepted, what.encryption)
+        await Connection(reader, writer).answer(what.respond, what.clients.note_request)
     except OSError as error:
         _log.debug("a connection broke off: %r", error, extra=fields(client=address))
     except Exception:  # noqa: BLE001  a bug in an answer costs this answer
@@ -203,3 +217,18 @@ async def _serve(accepted: socket.socket, address: Any, respond: Respond, client
     finally:
         if writer:
             writer.transport.abort()
+
+
+async def _opened(
+    accepted: socket.socket, encryption: Encryption | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if not encryption:
+        return await asyncio.open_connection(sock=accepted, limit=PIECE_BYTES)
+    context = await in_thread(encryption)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(PIECE_BYTES, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, accepted, ssl=context, ssl_handshake_timeout=_HANDSHAKE_SECONDS
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -21,9 +21,8 @@ from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
 from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.flows.queries import query_routes
-from ebpflb.observe.http.query_socket import QueryServer, Route
+from ebpflb.observe.http.query_socket import Route
 from ebpflb.observe.metrics.kernel import FlowCollector
-from ebpflb.web.server import HttpServer
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -51,7 +50,6 @@ class FlowPipeline:
         addresses_in: AddressesIn,
     ) -> None:
         self._changes = changes
-        self._socket = settings.query_socket
         self._log = FlowLog(settings.flow_history, changes, maps, pod_of, settings.metrics_clients)
         self._clients = SocketClients(addresses_in, pod_of)
         self._reader = RingReader(maps, self.accept)
@@ -66,7 +64,6 @@ class FlowPipeline:
             self._kept = KeptFlows(directory, room)
             history, line = self._log.history, self._log.line
             self._keeping = FlowExport(history, line, self._kept, str(directory))
-        self._server: QueryServer | None = None
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -91,20 +88,19 @@ class FlowPipeline:
         """The history. For any thread."""
         return self._log
 
-    def start(self, http: HttpServer, routes: Mapping[str, Route]) -> None:
-        """Start with the next record. `routes`: the query socket's others."""
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        """What can be asked about flows."""
+        return query_routes(self._changes, self._log, self._kept)
+
+    def start(self) -> None:
+        """Start with the next record."""
         for each in self._exports:
             each.start()
         self._reader.start()
-        if self._socket:
-            own = query_routes(self._changes, self._log, self._kept)
-            self._server = QueryServer(http, self._socket, {**own, **routes})
-            self._server.start()
 
     def stop(self) -> None:
         """Stop the threads; call it only after start()."""
-        if self._server:
-            self._server.stop()
         self._reader.stop()
         for each in self._exports:
             each.stop()

@@ -20,6 +20,7 @@ from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line
+from ebpflb.model.pod import names_by_address
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords
 from ebpflb.observe.flows.kept_flows import KeptFlows
@@ -29,6 +30,7 @@ from ebpflb.observe.http.query_socket import (
     Query,
     Route,
     json_reply,
+    parsed,
 )
 from ebpflb.web.answers import StreamedAnswer
 from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
@@ -104,14 +106,14 @@ def parse_filter(
         if name not in PARAMETERS:
             raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
-    since, until = (_parsed(name, given, duration) for name in ("since", "until"))
+    since, until = (parsed(name, given, duration) for name in ("since", "until"))
     return FlowFilter(
         namespace=given.get("namespace"),
         service=service(given["service"]) if "service" in given else None,
         client=end(given["from"]) if "from" in given else None,
         target=end(given["to"]) if "to" in given else None,
-        verdicts=_parsed("verdict", given, SomeOf(VERDICTS)),
-        events=_parsed("event", given, SomeOf(FLOW_EVENTS)),
+        verdicts=parsed("verdict", given, SomeOf(VERDICTS)),
+        events=parsed("event", given, SomeOf(FLOW_EVENTS)),
         earliest=_ago(since, now),
         latest=_ago(until, now),
     )
@@ -142,7 +144,6 @@ def _service(flow: Flow) -> ServiceName | None:
 
 
 Result = TypeVar("Result")
-Value = TypeVar("Value")
 
 # A start that compiles the programs and fills the maps keeps the loop busy for seconds.
 PATIENCE_SECONDS = 15.0
@@ -230,8 +231,8 @@ class FlowQueries:
         older = self._kept if given.get("since") else None
         service, end = partial(self._service, older), partial(self._end, older)
         wanted = parse_filter(given, service, end, time.time_ns())
-        limit = _parsed("limit", given, Number(0, _MOST))
-        follow = _parsed("follow", given, boolean)
+        limit = parsed("limit", given, Number(0, _MOST))
+        follow = parsed("follow", given, boolean)
         return StreamedAnswer(self._lines(wanted, limit, follow=bool(follow)), JSON_LINES)
 
     def _lines(self, wanted: FlowFilter, limit: int | None, *, follow: bool) -> Iterator[bytes]:
@@ -319,21 +320,18 @@ def pods_by_name(changes: Changes) -> Mapping[str, Collection[Address]]:
     return pods
 
 
+def pod_names(changes: Changes) -> Mapping[str, str]:
+    """See names_by_address(); of the pods that are known here."""
+    pods = pods_by_name(changes).items()
+    return names_by_address({name: map(format_address, each) for name, each in pods})
+
+
 def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Join lines into pieces of limited size; yields at least one piece, which may be empty."""
     rest = iter(lines)
     yield b"".join(islice(rest, _PIECE_LINES))
     while piece := b"".join(islice(rest, _PIECE_LINES)):
         yield piece
-
-
-def _parsed(name: str, given: Mapping[str, str], parse: Callable[[object], Value]) -> Value | None:
-    if name not in given:
-        return None
-    try:
-        return parse(given[name])
-    except ValueError as error:
-        raise HttpQueryError(f"{name}: {given[name]!r}: {error}") from error
 
 
 def _unknown(kind: str, text: str, known: Iterable[str]) -> HttpQueryError:

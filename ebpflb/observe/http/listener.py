@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ebpflb.errors import ConfigError
 from ebpflb.log import fields
 from ebpflb.web.answers import Respond
-from ebpflb.web.server import Clients, HttpServer
+from ebpflb.web.server import Clients, Encryption, HttpServer
 
 _log = logging.getLogger("ebpflb.observe")
 
@@ -33,6 +33,7 @@ class Listener:
         respond: Respond,
         *,
         retry: float = RETRY_SECONDS,
+        encryption: Encryption | None = None,
     ) -> None:
         """`address`: as logs show it; `retry`: seconds.
 
@@ -45,6 +46,7 @@ class Listener:
         self._open_socket = open_socket
         self._respond = respond
         self._retry = retry
+        self._encryption = encryption
         self._stopped = threading.Event()
         self._trying: threading.Thread | None = None
 
@@ -85,7 +87,7 @@ class Listener:
             return str(error)
         except OSError as error:
             return os.strerror(error.errno) if error.errno else str(error)
-        self._server.listen(self.socket, self._respond, self.clients)
+        self._server.listen(self.socket, self._respond, self.clients, self._encryption)
         return ""
 
     def _keep_trying(self) -> None:

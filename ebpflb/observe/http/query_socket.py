@@ -11,17 +11,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from ebpflb.config.values import nearest
 from ebpflb.errors import ConfigError, EbpflbError
 from ebpflb.observe.http.listener import RETRY_SECONDS, Listener
 from ebpflb.web.answers import JSON, Answer, Request, StreamedAnswer, in_thread
-from ebpflb.web.server import BACKLOG, HttpServer
+from ebpflb.web.server import BACKLOG, Clients, HttpServer
 
 MOST_QUERIES = 16
 JSON_LINES = "application/jsonl"
 _CONNECT_SECONDS = 10.0
+
+
+Value = TypeVar("Value")
 
 
 class Query(NamedTuple):
@@ -69,30 +73,38 @@ class QueryServer(Listener):
         super()._close(listening)
 
     async def _respond(self, request: Request) -> Answer | StreamedAnswer:
-        try:
-            if request.method != "GET":
-                raise HttpQueryError("only GET", HTTPStatus.METHOD_NOT_ALLOWED)  # noqa: TRY301
-            if self.clients.answered > MOST_QUERIES:
-                text = f"{MOST_QUERIES} others are being answered: end one of them, or try again"
-                raise HttpQueryError(text, HTTPStatus.SERVICE_UNAVAILABLE)  # noqa: TRY301
-            return await in_thread(self._reply, request.target)
-        except HttpQueryError as error:
-            return json_reply({"error": str(error)}, error.status)
-        except EbpflbError as error:
-            return json_reply({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        return await answered(self._routes, self.clients, request)
 
-    def _reply(self, target: str) -> Answer | StreamedAnswer:
-        try:
-            url = urlsplit(target)
-        except ValueError as error:
-            raise HttpQueryError(f"no path: {error}") from error
-        for start, route in self._routes.items():
-            if url.path == start or url.path.startswith(start.rstrip("/") + "/"):
-                rest = url.path.removeprefix(start).strip("/")
-                path = tuple(unquote(part) for part in rest.split("/")) if rest else ()
-                return route(Query(path, _parameters(url.query)))
-        known = ", ".join(self._routes)
-        raise HttpQueryError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
+
+async def answered(
+    routes: Mapping[str, Route], clients: Clients, request: Request
+) -> Answer | StreamedAnswer:
+    """The answer to a query, in a thread; or why there is none, as JSON."""
+    try:
+        if request.method != "GET":
+            raise HttpQueryError("only GET", HTTPStatus.METHOD_NOT_ALLOWED)  # noqa: TRY301
+        if clients.answered > MOST_QUERIES:
+            text = f"{MOST_QUERIES} others are being answered: end one of them, or try again"
+            raise HttpQueryError(text, HTTPStatus.SERVICE_UNAVAILABLE)  # noqa: TRY301
+        return await in_thread(_reply, routes, request.target)
+    except HttpQueryError as error:
+        return json_reply({"error": str(error)}, error.status)
+    except EbpflbError as error:
+        return json_reply({"error": str(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _reply(routes: Mapping[str, Route], target: str) -> Answer | StreamedAnswer:
+    try:
+        url = urlsplit(target)
+    except ValueError as error:
+        raise HttpQueryError(f"no path: {error}") from error
+    for start, route in routes.items():
+        if url.path == start or url.path.startswith(start.rstrip("/") + "/"):
+            rest = url.path.removeprefix(start).strip("/")
+            path = tuple(unquote(part) for part in rest.split("/")) if rest else ()
+            return route(Query(path, _parameters(url.query)))
+    known = ", ".join(routes)
+    raise HttpQueryError(f"nothing at {url.path}: there is {known}", HTTPStatus.NOT_FOUND)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -130,6 +142,26 @@ def _remove_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
             return
     raise ConfigError("another agent answers there: give this one another --query-socket")
+
+
+def parsed(name: str, given: Mapping[str, str], parse: Callable[[object], Value]) -> Value | None:
+    """What a parameter says; None if it is not given. HttpQueryError."""
+    if name not in given:
+        return None
+    try:
+        return parse(given[name])
+    except ValueError as error:
+        raise HttpQueryError(f"{name}: {given[name]!r}: {error}") from error
+
+
+def parameters(query: Query, *known: str) -> Mapping[str, str]:
+    """Those that are not empty. HttpQueryError for others than the known ones."""
+    if query.path:
+        raise HttpQueryError("there is nothing below this path", HTTPStatus.NOT_FOUND)
+    for name in query.parameters:
+        if name not in known:
+            raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, known)}")
+    return {name: value for name, value in query.parameters.items() if value}
 
 
 def _parameters(query: str) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from msgspec.json import encode
 from ebpflb.observe.health import Health
 from ebpflb.observe.http.listener import RETRY_SECONDS, Listener
 from ebpflb.web.answers import JSON, Answer, Request, Respond, in_thread
-from ebpflb.web.server import BACKLOG, HttpServer
+from ebpflb.web.server import BACKLOG, Encryption, HttpServer
 
 Routes = Mapping[str, Callable[[], Answer]]
 """By path. One that has other forms has them by path, space and form(): of those, and of text, the
@@ -39,9 +39,10 @@ class TcpPort(Listener):
         respond: Respond,
         *,
         retry: float = RETRY_SECONDS,
+        encryption: Encryption | None = None,
     ) -> None:
-        shown = "{}:{}".format(*address)
-        super().__init__(server, shown, partial(_listen, *address), respond, retry=retry)
+        shown, listen = "{}:{}".format(*address), partial(_listen, *address)
+        super().__init__(server, shown, listen, respond, retry=retry, encryption=encryption)
 
     @property
     def number(self) -> int:

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers what the commands read from the pinned maps, without a process of its own for each."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from itertools import islice
+
+from ebpflb.config.values import boolean, duration
+from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.view.connections import open_connections, open_sockets
+from ebpflb.dataplane.view.frontend_rows import frontend_row
+from ebpflb.dataplane.view.rates import TrafficSampler, rates
+from ebpflb.dataplane.view.snapshot import read_frontends, read_snapshot
+from ebpflb.errors import EbpflbError
+from ebpflb.model.changes import Changes
+from ebpflb.model.compact import compact
+from ebpflb.model.compact.rates import port_row
+from ebpflb.model.connection import (
+    OpenConnection,
+    WantedConnections,
+    connection_line,
+    with_names,
+)
+from ebpflb.model.service import ServiceName
+from ebpflb.observe.flows.queries import pod_names
+from ebpflb.observe.http.query_socket import (
+    JSON_LINES,
+    HttpQueryError,
+    Query,
+    Route,
+    parameters,
+    parsed,
+)
+from ebpflb.web.answers import TEXT, Answer, StreamedAnswer
+
+_SAMPLE_SECONDS, _LONGEST_SAMPLE = 1.0, 30.0
+_PIECE_LINES = 256
+
+
+class InForce:
+    """Rows of frontends and rates as the commands print them with --compact, and connections."""
+
+    def __init__(self, maps: Callable[[], MapSet | None], changes: Changes) -> None:
+        self._maps = maps
+        self._changes = changes
+        self.routes: Mapping[str, Route] = {
+            "/v1/services": self._services,
+            "/v1/top": self._top,
+            "/v1/connections": self._connections,
+        }
+
+    def _services(self, query: Query) -> Answer:
+        given = parameters(query, "namespace", "service")
+        namespace = given.get("namespace", "")
+        found = read_frontends(self._current(), parsed("service", given, _service_name))
+        rows = [
+            frontend_row(each)
+            for each in found
+            if namespace in ("", each.frontend.service.namespace)
+        ]
+        return Answer(compact(rows).encode(), TEXT)
+
+    def _top(self, query: Query) -> Answer:
+        given = parameters(query, "interval", "namespace")
+        interval = parsed("interval", given, _sample_length) or _SAMPLE_SECONDS
+        namespace = given.get("namespace", "")
+        sampler = TrafficSampler(self._current())
+        before = sampler.sample()
+        time.sleep(interval)
+        found = rates(before, sampler.sample(), pod_names(self._changes))
+        rows = [port_row(each) for each in found if namespace in ("", each.namespace)]
+        return Answer(compact(rows).encode(), TEXT)
+
+    def _connections(self, query: Query) -> StreamedAnswer:
+        given = parameters(query, "namespace", "service", "from", "older", "backend-gone")
+        wanted = WantedConnections(
+            given.get("namespace", ""),
+            given.get("service", ""),
+            given.get("from", ""),
+            bool(parsed("backend-gone", given, boolean)),
+            parsed("older", given, duration) or 0.0,
+        )
+        try:
+            sockets = open_sockets()
+        except OSError as error:
+            raise EbpflbError(f"cannot list the sockets: {error.strerror}") from error
+        maps = self._current()
+        found = open_connections(maps, read_snapshot(maps), sockets)
+        return StreamedAnswer(_pieces(filter(wanted.have, self._named(found))), JSON_LINES)
+
+    def _named(self, found: Iterator[OpenConnection]) -> Iterator[OpenConnection]:
+        names = pod_names(self._changes)
+        pods = self._changes.node_pods()
+        workloads = {f"{pod.namespace}/{pod.name}": pod.workload for pod in pods}
+        return (with_names(each, names, lambda pod: workloads.get(pod, "")) for each in found)
+
+    def _current(self) -> MapSet:
+        maps = self._maps()
+        if maps is None:
+            raise HttpQueryError(
+                "the agent has no maps yet: try again", HTTPStatus.SERVICE_UNAVAILABLE
+            )
+        return maps
+
+
+def _sample_length(value: object) -> float:
+    seconds = duration(value)
+    if not 0 < seconds <= _LONGEST_SAMPLE:
+        raise ValueError(f"want more than 0 s, and at most {_LONGEST_SAMPLE:g} s")
+    return seconds
+
+
+def _service_name(value: object) -> ServiceName:
+    namespace, _, name = str(value).partition("/")
+    if not (namespace and name):
+        raise ValueError("want NAMESPACE/NAME")
+    return ServiceName(namespace, name)
+
+
+def _pieces(found: Iterator[OpenConnection]) -> Iterator[bytes]:
+    while piece := b"".join(map(connection_line, islice(found, _PIECE_LINES))):
+        yield piece
