@@ -78,7 +78,8 @@ def mutual_client(directory: Path) -> ssl.SSLContext:
 def _loaded(context: ssl.SSLContext, directory: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(directory / CA)
-    context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
+    # Without a passphrase OpenSSL would ask a terminal for it.
+    context.load_cert_chain(directory / CERTIFICATE, directory / KEY, password="")
     return context
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from ebpflb.web.server import HttpServer
+from tests.unit.mutual import Parties
 
 # A surviving thread would affect the next test: its patches, its log, its environment.
 SECONDS = 60
@@ -95,3 +96,9 @@ def http_server() -> Iterator[HttpServer]:
     made = HttpServer()
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def parties(tmp_path_factory) -> Parties:
+    """Certificates that no test changes."""
+    return Parties(tmp_path_factory.mktemp("certificates"))

@@ -3,13 +3,15 @@
 
 import json
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from ebpflb.web.tls import CERTIFICATE, KEY
+from tests.certificates import self_signed
 
 TOKEN = "a-token"  # noqa: S105  of nobody
 
@@ -36,10 +38,10 @@ def fake_api(folder: Path) -> Iterator[FakeApi]:
     """A server with its own certificate at 127.0.0.1."""
     api = FakeApi(folder)
     (folder / "token").write_text(f"{TOKEN}\n")
-    _make_certificate(folder)
+    self_signed(folder, "api", "IP:127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), _request_class(api))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     api.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -50,13 +52,6 @@ def fake_api(folder: Path) -> Iterator[FakeApi]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _make_certificate(folder: Path) -> None:
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-keyout", str(folder / "key"), "-out", str(folder / "ca.crt")]
-    command += ["-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"]
-    subprocess.run(command, check=True, capture_output=True)
 
 
 def _request_class(api: FakeApi) -> type[BaseHTTPRequestHandler]:

@@ -3,9 +3,10 @@
 
 import json
 import secrets
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.certificates import openssl
 
 
 @dataclass(slots=True)
@@ -37,8 +38,8 @@ class Credentials:
     def make(self, nodes: list[str]) -> None:
         """Write keys, tokens and kubeconfigs; the certificate need not exist yet."""
         self.folder.mkdir(mode=0o700, parents=True)
-        _openssl("genrsa", "-out", str(self.account_key), "2048")
-        _openssl(
+        openssl("genrsa", "-out", str(self.account_key), "2048")
+        openssl(
             "rsa", "-in", str(self.account_key), "-pubout", "-out", str(self.account_public_key)
         )
         users = {
@@ -69,7 +70,3 @@ class Credentials:
             "contexts": [{"name": "default", "context": {"cluster": "cluster", "user": user}}],
             "current-context": "default",
         }
-
-
-def _openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], capture_output=True, check=True)

@@ -1,104 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server over real sockets, with clients that are slow, many, or not HTTP clients at all."""
 
-import http.client
 import resource
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from ebpflb.web import connection as limits
 from ebpflb.web.answers import Answer, Request, StreamedAnswer, in_thread
-from ebpflb.web.server import Clients, HttpServer
-
-SECONDS = 60
-BROKEN_OFF = (ConnectionError, http.client.IncompleteRead)
-REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-HALF = b"GET /livez HTTP/1.1\r\nHost:"
-OK, LARGE = Answer(b"ok"), Answer(bytes(8 << 20))
-
-
-class Served:
-    """A listening socket, its clients, and their requests."""
-
-    def __init__(
-        self, server: HttpServer, answer: Answer | StreamedAnswer, most: int = 256
-    ) -> None:
-        self.server, self.answer = server, answer
-        self.clients = Clients(most)
-        self.requests: list[Request] = []
-        self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.port = self.socket.getsockname()[1]
-        server.listen(self.socket, self._respond, self.clients)
-
-    async def _respond(self, request: Request) -> Answer | StreamedAnswer:
-        self.requests.append(request)
-        return self.answer
-
-    def connect(self, sent: bytes = b"") -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", self.port), SECONDS)
-        client.sendall(sent)
-        return client
-
-    def status(self, sent: bytes = REQUEST) -> int:
-        return int(read(self.connect(sent))[9:12])
-
-
-@pytest.fixture
-def serve(http_server):
-    with ExitStack() as stack:
-
-        def start(answer: Answer | StreamedAnswer = OK, **options: int) -> Served:
-            made = Served(http_server, answer, **options)
-            stack.callback(http_server.close, made.socket)
-            return made
-
-        yield start
-
-
-def read(client: socket.socket) -> bytes:
-    """Until the server closes."""
-    with client:
-        return b"".join(iter(lambda: client.recv(65536), b""))
-
-
-def endless() -> Iterator[bytes]:
-    while True:
-        time.sleep(0.01)
-        yield b""
-
-
-def read_body(client: socket.socket) -> bytes:
-    """All that was announced."""
-    answer = http.client.HTTPResponse(client)
-    answer.begin()
-    return answer.read()
+from ebpflb.web.server import Clients
+from tests.unit.web.served import (
+    BROKEN_OFF,
+    HALF,
+    LARGE,
+    OK,
+    REQUEST,
+    SECONDS,
+    endless,
+    is_dropped,
+    read,
+    read_body,
+    wait_until,
+)
 
 
 def send_for_ever(client: socket.socket, what: bytes, pause: float = 0) -> None:
     while True:
         client.sendall(what)
         time.sleep(pause)
-
-
-def is_dropped(client: socket.socket) -> bool:
-    try:
-        return not read(client)
-    except ConnectionResetError:
-        return True
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "nothing happens"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -249,6 +184,44 @@ def test_a_bug_in_an_answer_is_logged_and_ends_nothing(serve, caplog):
     wait_until(lambda: "an HTTP request failed" in caplog.text)
     served.answer = OK
     assert served.status() == 200
+
+
+def test_a_bug_at_the_end_of_a_stream_is_logged_and_ends_nothing(serve, caplog):
+    def bug() -> Iterator[bytes]:
+        try:
+            while True:
+                yield b"x" * (1 << 14)
+        finally:
+            raise ZeroDivisionError
+
+    served = serve(StreamedAnswer(bug()))
+    with served.connect(REQUEST) as client:
+        assert client.recv(1)
+    wait_until(lambda: "the end of an answer failed" in caplog.text)
+    served.answer = OK
+    assert served.status() == 200
+
+
+def test_a_stream_that_is_being_made_ends_after_its_client(serve):
+    """Its generator cannot be closed while it runs."""
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            yield b"first"
+            assert goes_on.wait(SECONDS)
+            yield b""
+        finally:
+            ended.set()
+
+    served = serve(StreamedAnswer(pieces()), most=1)
+    with served.connect(REQUEST) as oldest:
+        assert oldest.recv(1)
+        served.answer = OK
+        # It takes the place of the first one.
+        assert served.status() == 200
+    goes_on.set()
+    assert ended.wait(SECONDS)
 
 
 def test_work_in_a_thread_raises_where_it_is_awaited(http_server):

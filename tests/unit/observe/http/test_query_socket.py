@@ -2,6 +2,7 @@
 import http.client
 import json
 import logging
+import re
 import socket
 import stat
 import subprocess
@@ -16,8 +17,11 @@ from ebpflb.errors import MapError
 from ebpflb.observe.http.query_socket import (
     MOST_QUERIES,
     HttpQueryError,
+    Query,
     QueryServer,
     json_reply,
+    parameters,
+    parsed,
 )
 from ebpflb.web.answers import StreamedAnswer
 
@@ -84,6 +88,41 @@ def test_only_root_may_ask(serve, path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_parameters_without_a_value_are_not_given():
+    query = Query((), {"namespace": "shop", "service": ""})
+    assert parameters(query, "namespace", "service", "from") == {"namespace": "shop"}
+    assert parameters(Query((), {})) == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "known", "status", "text"),
+    [
+        (Query((), {"nmespace": "x"}), ("namespace",), 400, "unknown parameter 'nmespace' (did"),
+        (Query((), {"x": ""}), ("namespace",), 400, "unknown parameter 'x'"),
+        (Query((), {"x": "1"}), (), 400, "unknown parameter 'x'"),
+        (Query(("a",), {}), ("namespace",), 404, "there is nothing below this path"),
+    ],
+)
+def test_of_what_is_not_known_nothing_is_taken(query, known, status, text):
+    with pytest.raises(HttpQueryError, match=re.escape(text)) as raised:
+        parameters(query, *known)
+    assert raised.value.status == status
+
+
+def test_a_parameter_says_what_its_parser_makes_of_it():
+    assert parsed("limit", {"limit": "7"}, lambda value: int(str(value))) == 7
+    assert parsed("limit", {}, lambda _: 1) is None
+
+
+def test_a_parameter_that_its_parser_refuses_is_named_with_its_value():
+    def refuse(_):
+        raise ValueError("want a number")
+
+    with pytest.raises(HttpQueryError, match=r"^limit: 'x\\ny': want a number$") as raised:
+        parsed("limit", {"limit": "x\ny"}, refuse)
+    assert raised.value.status == 400
+
+
 @pytest.mark.parametrize(
     ("target", "status", "text"),
     [
@@ -141,6 +180,29 @@ def test_a_stream_goes_on_until_its_client_goes(serve, path):
     assert not ended.wait(0.1)
     answer.close()
     connection.close()
+    assert ended.wait(SECONDS)
+
+
+@pytest.mark.parametrize("piece", [b"", b"x" * (1 << 14)], ids=["quiet", "busy"])
+def test_a_stream_ends_with_a_client_that_leaves_something_unread(serve, path, piece):
+    ended = threading.Event()
+
+    def stream(_):
+        def pieces():
+            try:
+                yield b"first\n"
+                while True:
+                    time.sleep(0.01)
+                    yield piece
+            finally:
+                ended.set()
+
+        return StreamedAnswer(pieces())
+
+    serve({"/stream": stream})
+    with closing(Connection(path)) as connection:
+        connection.request("GET", "/stream")
+        assert connection.sock.recv(1)
     assert ended.wait(SECONDS)
 
 
