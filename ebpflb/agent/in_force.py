@@ -13,6 +13,7 @@ from ebpflb.dataplane.view.frontend_rows import frontend_row
 from ebpflb.dataplane.view.rates import TrafficSampler, rates
 from ebpflb.dataplane.view.snapshot import read_frontends, read_snapshot
 from ebpflb.errors import EbpflbError
+from ebpflb.model.address import format_address, parse_address
 from ebpflb.model.changes import Changes
 from ebpflb.model.compact import compact
 from ebpflb.model.compact.rates import port_row
@@ -76,8 +77,8 @@ class InForce:
         given = parameters(query, "namespace", "service", "from", "older", "backend-gone")
         wanted = WantedConnections(
             given.get("namespace", ""),
-            given.get("service", ""),
-            given.get("from", ""),
+            str(parsed("service", given, _service_name) or ""),
+            parsed("from", given, _client) or "",
             bool(parsed("backend-gone", given, boolean)),
             parsed("older", given, duration) or 0.0,
         )
@@ -116,6 +117,14 @@ def _service_name(value: object) -> ServiceName:
     if not (namespace and name):
         raise ValueError("want NAMESPACE/NAME")
     return ServiceName(namespace, name)
+
+
+def _client(value: object) -> str:
+    text = str(value)
+    try:
+        return text if "/" in text else format_address(parse_address(text))
+    except ValueError as error:
+        raise ValueError("want an address, or NAMESPACE/NAME of a pod") from error
 
 
 def _pieces(found: Iterator[OpenConnection]) -> Iterator[bytes]:

@@ -167,7 +167,11 @@ def _defaults(settings: Settings) -> Defaults:
 
 def _address_rules(settings: Settings, api_servers: frozenset[SocketAddress]) -> AddressRules:
     """The servers of this agent are protected like others of the node."""
-    servers = (settings.metrics_bind_address, settings.healthz_bind_address)
+    servers = (
+        settings.metrics_bind_address,
+        settings.healthz_bind_address,
+        settings.observe_bind_address,
+    )
     own = {found.port for found in map(parse_bind_address, servers) if found}
     if settings.dsr != "off":
         own.add(settings.dsr_port)

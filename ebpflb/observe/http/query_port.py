@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from ebpflb.observe.http.listener import RETRY_SECONDS
 from ebpflb.observe.http.query_socket import Route, answered, json_reply
 from ebpflb.observe.http.server import TcpPort
 from ebpflb.web.answers import Answer, Request, StreamedAnswer
@@ -23,8 +24,11 @@ class QueryPort(TcpPort):
         address: tuple[str, int],
         routes: Mapping[str, Route],
         encryption: Encryption,
+        *,
+        retry: float = RETRY_SECONDS,
     ) -> None:
-        super().__init__(server, address, self._respond_to_relay, encryption=encryption)
+        respond = self._respond_to_relay
+        super().__init__(server, address, respond, retry=retry, encryption=encryption)
         self.clients = Clients(_MOST_CONNECTIONS)
         self._routes = routes
 

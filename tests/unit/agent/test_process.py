@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,12 +26,16 @@ from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.agent_report import NetworkReport, WayReport
 from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.compact import from_compact
+from ebpflb.model.compact.frontends import form_decoder, rows_decoder
 from ebpflb.observe.flows import pipeline
+from ebpflb.observe.http.query_port import QueryPort
 from ebpflb.source.interface import Announcement
 from tests.builders import node_manifest, port_manifest, service_manifest, slice_manifest
 from tests.ports import free_port, free_ports
 from tests.unit.agent.flows import record
 from tests.unit.agent.node import MemoryNode
+from tests.unit.mutual import Mounted, ask
 from tests.unit.observe.flows.ring import Ring
 
 SECONDS = 60
@@ -197,6 +202,85 @@ def test_flows_are_reported_at_the_socket_in_the_metrics_and_in_the_export(
     assert not settings.query_socket.exists()
 
 
+@pytest.fixture
+def observed(settings, tmp_path):
+    """The relay may ask, once there are certificates."""
+    (tmp_path / "certificates").mkdir()
+    return replace(
+        settings,
+        observe_bind_address=f"127.0.0.1:{free_port()}",
+        observe_tls_directory=tmp_path / "certificates",
+    )
+
+
+def port_of(bind_address):
+    return int(bind_address.rpartition(":")[2])
+
+
+def told_to_relay(settings, relay):
+    """The Services of the node."""
+    answer = ask(port_of(settings.observe_bind_address), relay, "/v1/services")
+    assert answer.status == 200
+    rows = rows_decoder.decode(from_compact(answer.body.decode()))
+    return [form_decoder.decode(row.form).name.service for row in rows]
+
+
+def test_the_relay_is_told_what_the_query_socket_tells(node, observed, parties):
+    Mounted(observed.observe_tls_directory).put(parties.agent)
+
+    def act():
+        write(observed, service_manifest(), slice_manifest())
+        wait_until(lambda: node.served() == {"web": ["10.1.0.1"]})
+        assert told_to_relay(observed, parties.relay) == ["web"]
+        for path in ("flows", "names", "connections", "services"):
+            there = ask(port_of(observed.observe_bind_address), parties.relay, f"/v1/{path}")
+            here = b"".join(stream(observed.query_socket, (path,), {}))
+            assert (there.status, there.body) == (200, here)
+        refused = ask(port_of(observed.observe_bind_address), parties.agent, "/v1/services")
+        assert refused.status == 403
+
+    run_while(observed, act)
+    with pytest.raises(ConnectionRefusedError):
+        told_to_relay(observed, parties.relay)
+
+
+def test_without_certificates_services_are_served_and_the_relay_is_told_once_they_are_there(
+    node, observed, parties, capsys
+):
+    def act():
+        write(observed, service_manifest(), slice_manifest())
+        wait_until(lambda: node.served() == {"web": ["10.1.0.1"]})
+        for _ in range(2):
+            with pytest.raises((OSError, http.client.HTTPException)):
+                told_to_relay(observed, parties.relay)
+        assert get(observed.healthz_bind_address, "/readyz")[0] == 200
+        Mounted(observed.observe_tls_directory).put(parties.agent)
+        assert told_to_relay(observed, parties.relay) == ["web"]
+
+    run_while(observed, act)
+    assert capsys.readouterr().err.count("cannot read the certificates") == 1
+
+
+def test_a_port_for_the_relay_that_is_taken_is_tried_again(node, observed, parties, monkeypatch):
+    monkeypatch.setattr(process, "QueryPort", partial(QueryPort, retry=0.01))
+    Mounted(observed.observe_tls_directory).put(parties.agent)
+    taken = socket.create_server(("127.0.0.1", port_of(observed.observe_bind_address)))
+
+    def is_told():
+        try:
+            return told_to_relay(observed, parties.relay) == ["web"]
+        except ConnectionRefusedError:
+            return False
+
+    def act():
+        write(observed, service_manifest(), slice_manifest())
+        wait_until(lambda: node.served() == {"web": ["10.1.0.1"]})
+        taken.close()
+        wait_until(is_told)
+
+    run_while(observed, act)
+
+
 def answer_at(bind_address):
     try:
         return get(bind_address, "/")
@@ -270,9 +354,10 @@ def test_without_addresses_there_are_no_ports(node, settings, tmp_path, monkeypa
     run_while(load_settings(silent, {}), act)
 
 
-def test_the_ports_of_its_own_servers_are_protected(node, settings):
-    metrics, health = settings.metrics_bind_address, settings.healthz_bind_address
-    ports = [int(each.rpartition(":")[2]) for each in (metrics, health)]
+def test_the_ports_of_its_own_servers_are_protected(node, observed):
+    settings, metrics = observed, observed.metrics_bind_address
+    servers = (metrics, settings.healthz_bind_address, settings.observe_bind_address)
+    ports = sorted(port_of(each) for each in servers)
     asked = [port_manifest(port, f"port-{port}") for port in (*ports, 80)]
     there = node_manifest("node-a", addresses=("192.0.2.1",))
     asking = service_manifest(ports=asked, externalIPs=["192.0.2.1"])
@@ -285,6 +370,6 @@ def test_the_ports_of_its_own_servers_are_protected(node, settings):
         write(settings, there, asking, slice_manifest())
         wait_until(told)
         (line,) = told()
-        assert f"192.0.2.1 not served at port {ports[0]}, {ports[1]}: " in line
+        assert f"192.0.2.1 not served at port {', '.join(map(str, ports))}: " in line
 
     run_while(settings, act)
