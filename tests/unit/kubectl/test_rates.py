@@ -5,25 +5,9 @@ import msgspec
 import pytest
 
 from ebpflb.kubectl.rates import RatesOfCluster
-from ebpflb.model.compact.rates import BACKEND_SUMS, SUMS, PortRow, port_row
-from ebpflb.model.flow import BackendRate, ServiceRate
-
-
-def backend(address="10.1.0.1", **fields):
-    plain = {"local": False, "terminating": False, "offered": True, "active": 0, "share": None}
-    state = {"trouble": "", "ejection": "unwatched", **dict.fromkeys(BACKEND_SUMS, 0.0)}
-    return BackendRate(**{"address": address, "port": 8080, **state, **plain, **fields})
-
-
-def service(*backends, **fields):
-    shares = dict.fromkeys(("largest_share", "even_share", "cross_node_share"))
-    plain = {"namespace": "default", "service": "web", "port": "http", "protocol": "TCP"}
-    rest = {"active": 0, "endpoints": len(backends), "troubles": (), "backends": backends}
-    return ServiceRate(**{**dict.fromkeys(SUMS, 0.0), **plain, **rest, **shares, **fields})
-
-
-def rows(*services) -> list[PortRow]:
-    return list(map(port_row, services))
+from ebpflb.model.compact.rates import port_row
+from ebpflb.model.flow import ServiceRate
+from tests.unit.model.compact.rates import backend, service
 
 
 def merged(*nodes) -> list[ServiceRate]:
@@ -32,19 +16,6 @@ def merged(*nodes) -> list[ServiceRate]:
     for each in nodes:
         rates.add(rates.read(msgspec.json.encode([port_row(each)])))
     return rates.services()
-
-
-def test_what_carries_nothing_and_is_in_no_trouble_is_a_form_alone():
-    (idle,) = rows(service(backend(), backend("fd00::1")))
-    assert idle == PortRow(idle.form)
-
-
-def test_the_form_is_that_of_any_other_node():
-    here = service(backend(local=True), backend("10.1.0.2", connections=1.0))
-    draining = backend("10.1.0.3", offered=False, active=2)
-    there = service(backend("10.1.0.2"), backend(), draining)
-    one, other, third = (bytes(row.form) for row in rows(here, there, service(backend())))
-    assert one == other != third
 
 
 @pytest.mark.parametrize(
