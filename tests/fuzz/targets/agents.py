@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from ebpflb.errors import EbpflbError
-from ebpflb.kubectl import doctor, explain, flows, services, status, top
+from ebpflb.kubectl import connections, doctor, explain, flows, services, status, top
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import AgentAnswer, Question
 from ebpflb.kubectl.cluster import Cluster
@@ -21,6 +21,8 @@ from ebpflb.kubectl.ui.query import GROUPS, ViewQuery
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from ebpflb.kubectl.ui.view import View
 from ebpflb.model.compact import packed
+from ebpflb.model.connection import OpenConnection, connection_line
+from ebpflb.model.flow import Directions, FlowBackend, FlowClient, FlowFrontend, FlowService
 from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.api import Recorded
 from tests.fuzz.targets.objects import words_of
@@ -39,6 +41,18 @@ _SERVICES = [answers.frontend("10.1.0.1", "10.1.0.2")]
 _RATES = [answers.service(answers.backend("10.1.0.1", 3.0), answers.backend("10.1.0.2"))]
 _EXPLAINED = answered(
     frontend={**FRONTEND, "external_policy": "Cluster"}, backends=[explained_backend()]
+)
+_CONNECTION = OpenConnection(
+    path="socket",
+    protocol="TCP",
+    state="established",
+    client=FlowClient(address="10.1.0.9", port=40000, pod="default/curl"),
+    frontend=FlowFrontend(address="10.96.0.10", port=80),
+    service=FlowService(namespace="default", name="web", port="http"),
+    backend=FlowBackend(address="10.1.0.1", port=8080, pod="default/web-0"),
+    age=10.0,
+    idle=1.0,
+    bytes=Directions(original=5, reply=6),
 )
 
 
@@ -96,6 +110,13 @@ _COMMANDS = [
         {"source": "host", "target": "10.96.0.10:80", "namespace": None},
         {"explain": json.dumps(_EXPLAINED)},
         lambda shown: any("a" in each["nodes"] for each in shown),
+    ),
+    Asked(
+        connections.connections,
+        {"older": None, "source": None, "backend_gone": False, "service": None}
+        | {"sort": "age", "by": None, **_EVERY},
+        {"connections": connection_line(_CONNECTION).decode()},
+        lambda shown: any((each["node"], each["client"]["port"]) == ("a", 40000) for each in shown),
     ),
 ]
 

@@ -5,17 +5,21 @@ import json
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+from ebpflb.agent import in_force
 from ebpflb.agent.explain import Explaining
+from ebpflb.agent.in_force import InForce
 from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes
+from ebpflb.model.compact import from_compact
 from ebpflb.observe.flows import queries
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.http.query_socket import HttpQueryError, QueryServer, Route
@@ -25,6 +29,7 @@ from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.http import exchange, no_complaints
 from tests.memory_maps import memory_maps
 from tests.unit.agent.flows import SERVICE, pod_of, record, refused
+from tests.unit.dataplane.view.opened import GONE, Opened
 
 _TARGETS = [
     b"/v1/flows",
@@ -33,6 +38,10 @@ _TARGETS = [
     b"/v1/names",
     b"/v1/explain?from=10.1.0.5,fd00%3A%3A5&to=default/web&port=http&protocol=TCP&is_pod=true",
     b"/v1/explain?to=10.96.0.10&port=80&source_port=40000&pins=/sys/fs/bpf/ebpflb",
+    b"/v1/services?namespace=default&service=default/web",
+    b"/v1/top?interval=500ms&namespace=default",
+    b"/v1/connections?namespace=default&service=default%2Fweb&older=1s&backend-gone=false",
+    b"/v1/connections?from=10.1.0.9",
     b"http://[::1/v1/flows",
 ]
 _SEEDS = [
@@ -53,12 +62,16 @@ _WORDS = [
         b"/v1/flows",
         b"/v1/names",
         b"/v1/explain",
+        b"/v1/services",
+        b"/v1/top",
+        b"/v1/connections",
         b"%2F",
         b"%00",
         b"%ff",
         b"&",
     ),
     *(f"{name}=".encode() for name in queries.PARAMETERS),
+    *(b"interval=", b"older=", b"backend-gone=", b"true", b"30s", b"500ms", b"fd00::5"),
     *(f"{name}=".encode() for name in ExplainQuestion.__struct_encode_fields__),
     *(b"default/web", b"default/web-a", b"10.1.0.9", b"[::1]", b"9" * 5000, b"1e999", b"1h", b"//"),
 ]
@@ -67,10 +80,14 @@ _WORDS = [
 @contextmanager
 def _playing() -> Iterator[Play]:
     server = HttpServer()
-    # A client that follows does not wait for flows.
-    with patch.object(queries, "_LOOK_SECONDS", 0.0), tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "agent.sock"
-        queried = QueryServer(server, path, _routes())
+    with ExitStack() as stack:
+        # A client that follows does not wait for flows, nor one that counts for its sample.
+        stack.enter_context(patch.object(queries, "_LOOK_SECONDS", 0.0))
+        stack.enter_context(patch.object(in_force, "time", SimpleNamespace(sleep=lambda _: None)))
+        opened = _opened()
+        stack.enter_context(patch.object(in_force, "open_sockets", lambda: opened.sockets))
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "agent.sock"
+        queried = QueryServer(server, path, _routes(opened))
         queried.start()
         try:
             yield partial(_play, path)
@@ -79,7 +96,17 @@ def _playing() -> Iterator[Play]:
             server.stop()
 
 
-def _routes() -> Mapping[str, Route]:
+def _opened() -> Opened:
+    """A node with connections through a Service."""
+    opened = Opened()
+    opened.tcp(1)
+    opened.tcp(2, GONE, age=3600)
+    opened.udp(3)
+    opened.flow()
+    return opened
+
+
+def _routes(opened: Opened) -> Mapping[str, Route]:
     """Routes of an agent that knows two pods behind a Service, and has recorded flows of them."""
     changes = Changes(NODE)
     changes.set(service())
@@ -91,7 +118,8 @@ def _routes() -> Mapping[str, Route]:
     log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
     ask: queries.AskLoop = partial(_ask, changes)
     explaining = Explaining(Path("/sys/fs/bpf/ebpflb"), _no_maps, ask, log)
-    return {**queries.query_routes(changes, log), **explaining.routes}
+    found = InForce(lambda: opened.maps, changes)
+    return {**queries.query_routes(changes, log), **explaining.routes, **found.routes}
 
 
 def _ask(changes: Changes, query: queries.ModelQuery[Any]) -> None:
@@ -113,9 +141,17 @@ def _play(path: Path, given: bytes) -> None:
     lines = reply.body.decode().splitlines()
     if reply.status == HTTPStatus.OK:
         for line in lines:
-            json.loads(line)
+            _read(line)
     else:
         assert len(lines) == 1, lines
+
+
+def _read(line: str) -> None:
+    """Of an answer: JSON, as it is or compact."""
+    try:
+        json.loads(line)
+    except ValueError:
+        json.loads(from_compact(line))
 
 
 TARGET = Target(_SEEDS, _WORDS, _playing)
