@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import click
+from rich.errors import ConsoleError
 
 from ebpflb.cli.explain_text import (
     CANNOT_TELL,
@@ -155,7 +156,7 @@ def text_of(cluster: Asking, groups: Iterable[AnswerOfNodes], output: Output) ->
         try:
             text = rendered(group.answer, is_wide=output == "wide")
             found = printed.setdefault(text, Printed(text, row_of(group.answer)))
-        except NONSENSE as error:
+        except (*NONSENSE, ConsoleError) as error:
             what = f"an answer that this version cannot show ({error!r})"
             cluster.failures[what].update(group.nodes)
         else:

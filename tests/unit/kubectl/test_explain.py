@@ -189,6 +189,7 @@ def test_nodes_that_choose_among_other_endpoints_are_distinguished(three):
         ("nonsense", 3),
         ({**WORKS, "kernel": {}}, 3),
         ({**WORKS, "client": {}}, 3),
+        ({**WORKS, "model": {"unasked": "", "left_out": {"a": "b"}}}, 3),
         ({**WORKS, "kernel": {**WORKS["kernel"], "place": []}}, 0),
     ],
 )
