@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb: the agents of all nodes in one command, through the API server.
 
-It needs only Python and a kubeconfig, and runs `ebpflb` in the agents' pods.
+It needs only Python and a kubeconfig. It asks the relay, or runs `ebpflb` in the agents' pods.
 """
 
 import click
@@ -31,7 +31,9 @@ NAME = "kubectl ebpflb"
     context_settings=CONTEXT,
     epilog="""\b
 Nodes whose agent does not answer are listed on standard error, and the exit status is 1.
-You need permission to list pods, and to get and create pods/exec in the agents' namespace.
+You need permission to list pods, and to get and create pods/exec in the agents' namespace. If the
+cluster has a relay, then services, top, flows without --follow, connections, explain and live
+only need permission to list what they show, in the API group observe.ebpflb.io.
 
 \b
 Examples:

@@ -20,6 +20,7 @@ from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
 
 from ebpflb import __version__
+from ebpflb.cli.table import visible
 from ebpflb.errors import ClusterError, ConfigError
 from ebpflb.from_json import JsonError, from_json
 from ebpflb.source.api import WRONG_KUBECONFIG, message_of, reason_of
@@ -49,8 +50,24 @@ Query = Sequence[tuple[str, str]]
 Object = Mapping[str, Any]
 
 
-class ForbiddenError(ClusterError):
+class ApiRefusalError(ClusterError):
+    """The API server refuses a request. status: of HTTP. message: the server's own."""
+
+    def __init__(self, text: str, status: int, message: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.message = message
+
+
+class ForbiddenError(ApiRefusalError):
     """RBAC does not allow the request."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, HTTPStatus.FORBIDDEN)
+
+
+class EndlessError(ClusterError):
+    """An answer is too long."""
 
 
 class Access:
@@ -132,7 +149,7 @@ class Access:
                 f"cannot reach the API server at {self.server}: {reason_of(error)}"
             ) from error
         if len(content) > _MOST_BYTES:
-            raise ClusterError(f"{self.server}: the answer to {path} does not end")
+            raise EndlessError(f"{self.server}: the answer to {path} does not end")
         return content
 
     def websocket(self, path: str, query: Query) -> websocket.WebSocket:
@@ -200,18 +217,21 @@ class Access:
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
         return {"http_proxy_host": parts.hostname, "http_proxy_port": port}
 
-    def _refusal(self, status: int, message: str, path: str) -> ClusterError:
-        if status == HTTPStatus.UNAUTHORIZED:
-            return ClusterError(
-                f"the API server at {self.server} does not accept the kubeconfig's credentials: "
-                "log in again, or use another --kubeconfig or --context"
-            )
+    def _refusal(self, status: int, message: str, path: str) -> ApiRefusalError:
+        message = visible(message)
         if status == HTTPStatus.FORBIDDEN:
             # Without the pod's name, which differs from node to node.
             return ForbiddenError(f"RBAC forbids it: {message.rpartition(' is forbidden: ')[2]}")
-        if status == HTTPStatus.NOT_FOUND:
-            return ClusterError(f"not found: {message}")
-        return ClusterError(f"the API server answers {status} to {path}: {message}")
+        if status == HTTPStatus.UNAUTHORIZED:
+            text = (
+                f"the API server at {self.server} does not accept the kubeconfig's credentials: "
+                "log in again, or use another --kubeconfig or --context"
+            )
+        elif status == HTTPStatus.NOT_FOUND:
+            text = f"not found: {message}"
+        else:
+            text = f"the API server answers {status} to {path}: {message}"
+        return ApiRefusalError(text, status, message)
 
 
 def _what_is_wrong(error: Exception) -> str:

@@ -1,36 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command of the plugin works with: the cluster's agents, and their answers.
+"""What every command of the plugin works with: the relay, or the agents, and their answers.
 
 Nodes that do not answer are listed on standard error at the end, and the exit status is 1.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import click
 
 from ebpflb.cli.options import Output, complete_node, options
 from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
-from ebpflb.errors import ClusterError
-from ebpflb.kubectl.access import Access
+from ebpflb.errors import ClusterError, EbpflbError
+from ebpflb.kubectl.access import Access, ForbiddenError
 from ebpflb.kubectl.agents import RemoteAgent, find_agents
 from ebpflb.kubectl.asking import LIMIT, NO_AGENT, Asking
 from ebpflb.kubectl.execution import Executor, PodExecutor
+from ebpflb.kubectl.relay import NoRelayError, Relay, RelayQuestion, UselessRelayError
 
 Result = TypeVar("Result")
+Via = Literal["auto", "relay", "exec"]
 
-_USAGE_ERROR = 2
+THROUGH_THE_RELAY = "through the relay"
+
 _SECONDS = 20.0
+
+
+def _tell(text: str) -> None:
+    click.echo(visible(text), err=True)
 
 
 @dataclass
 class Cluster(Asking):
     """agent_namespace: where to look for agents; empty for all. nodes: the only ones; none: all.
 
-    impostors: see FoundAgents.
+    impostors: see FoundAgents. are_old: whether find() looks for agents again. relay: None if only
+    agents may be asked. say: prints on standard error.
     """
 
     executor: Executor
@@ -38,18 +47,71 @@ class Cluster(Asking):
     agent_namespace: str = ""
     nodes: Sequence[str] = ()
     impostors: Sequence[str] = ()
+    are_old: bool = False
+    relay: Relay | None = None
+    say: Callable[[str], None] = _tell
 
     @property
     def namespace(self) -> str:
         """For names without one, and for lists without -A."""
         return self.access.namespace
 
+    def asked(
+        self,
+        question: RelayQuestion,
+        read: Callable[[bytes], Result],
+        otherwise: Callable[[], Result],
+    ) -> Result:
+        """What the relay answers; or `otherwise`, of the agents, which are found first.
+
+        `read`: see Relay.ask(). ConfigError, ClusterError.
+        """
+        if self.relay:
+            try:
+                return self._through(self.relay, question, read)
+            except UselessRelayError as error:
+                if self.relay.is_only:
+                    raise
+                if not isinstance(error, NoRelayError):
+                    self.say(f"not through the relay ({error}): asking the nodes by pods/exec")
+        self.find()
+        return otherwise()
+
+    def _through(
+        self, relay: Relay, question: RelayQuestion, read: Callable[[bytes], Result]
+    ) -> Result:
+        parameters = {**question.parameters, "node": ",".join(self.nodes)}
+        found, failures = relay.ask(question._replace(parameters=parameters), read)
+        for error, nodes in failures.items():
+            self.failures[" ".join(error.split())].update(nodes)
+        if not relay.is_only and sys.stderr.isatty():
+            self.say(THROUGH_THE_RELAY)
+        return found
+
     def find(self) -> None:
-        """Find the agents. ClusterError, also if one of the given nodes does not exist."""
-        self.look_again()
-        if unknown := set(self.nodes) - {each.node for each in self.agents}:
+        """Find the agents, unless they are known. UsageError if only the relay may be asked.
+
+        ClusterError, at first also if one of the given nodes does not exist.
+        """
+        if self.relay and self.relay.is_only:
+            raise click.UsageError("--via relay: only the nodes answer this, by --via exec")
+        are_known = bool(self.agents)
+        if are_known and not self.are_old:
+            return
+        try:
+            self.look_again()
+        except ForbiddenError as error:
+            if self.relay and self.relay.is_missing:
+                text = f"{error}; and there is no relay that could be asked"
+                raise ForbiddenError(text) from error
+            raise
+        self.are_old = False
+        unknown = set(self.nodes) - {each.node for each in self.agents}
+        if unknown and not are_known:
             raise ClusterError(f"--node {some(unknown)}: not found: `kubectl get nodes` lists them")
-        self.name_impostors()
+        if self.impostors:
+            what = "ignored, since the agents' DaemonSet has not created them"
+            self.say(f"{what}: {some(self.impostors)}")
 
     def look_again(self) -> None:
         """Find the current agents. On ClusterError the old ones stay."""
@@ -59,7 +121,7 @@ class Cluster(Asking):
 
     def tell(self, agent: RemoteAgent, error: str) -> None:
         """Print an error now, on standard error."""
-        click.echo(visible(f"{agent.node}: {' '.join(error.split())}"), err=True)
+        self.say(f"{agent.node}: {' '.join(error.split())}")
         self.exit_status = 1
 
     @property
@@ -77,21 +139,34 @@ class Cluster(Asking):
         plain: Callable[[Found], object] = lambda found: found,
         pause_seconds: float = PAUSE_SECONDS,
     ) -> Found:
-        """Like show(); `watch` looks up the agents each time, and lists those without an answer."""
+        """Like show(); with `watch`, agents are found anew each time, if they are asked.
+
+        What is to be said, and the nodes without an answer, come after each table.
+        """
+        if not watch:
+            return show(look, lines, output, plain=plain)
+        said: list[str] = []
+        self.say = said.append
 
         def look_anew() -> Found:
-            self.look_again()
+            self.are_old = True
             self.failures.clear()
-            return look()
+            try:
+                return look()
+            except EbpflbError:
+                tell_all()
+                raise
+
+        def tell_all() -> None:
+            while said:
+                _tell(said.pop(0))
 
         def wait() -> bool:
-            self.name_impostors()
+            tell_all()
             self._name_failures()
             return pause(pause_seconds)
 
-        return show(
-            look_anew if watch else look, lines, output, watch=watch, plain=plain, wait=wait
-        )
+        return show(look_anew, lines, output, watch=True, plain=plain, wait=wait)
 
     def finish(self) -> None:
         """List the nodes that did not answer. Raises Exit unless they just have no agent."""
@@ -99,20 +174,21 @@ class Cluster(Asking):
         if self.exit_status or self.has_failures:
             raise click.exceptions.Exit(self.exit_status or 1)
 
-    def name_impostors(self) -> None:
-        """Print which pods are ignored, on standard error."""
-        if self.impostors:
-            what = "ignored, since the agents' DaemonSet has not created them"
-            click.echo(visible(f"{what}: {some(self.impostors)}"), err=True)
-
     def _name_failures(self) -> None:
         for error, nodes in sorted(self.failures.items()):
-            click.echo(visible(f"{', '.join(sorted(nodes))}: {error}"), err=True)
+            _tell(f"{', '.join(sorted(nodes))}: {error}")
 
 
 _cluster_options = options(
     click.option("--kubeconfig", metavar="PATH", default="", help="Same as in kubectl."),
     click.option("--context", metavar="NAME", default="", help="Same as in kubectl."),
+    click.option(
+        "--via",
+        type=click.Choice(get_args(Via)),
+        default="auto",
+        show_default=True,
+        help="Ask the relay, or the nodes by pods/exec; `auto`: the relay, if it answers you.",
+    ),
     click.option(
         "--agent-namespace",
         metavar="NS",
@@ -152,17 +228,21 @@ def cluster_command(command: Callable[..., None]) -> Any:
     def with_cluster(
         kubeconfig: str,
         context: str,
-        agent_namespace: str,
-        parallel: int,
         timeout: float,
+        via: Via,
         node: Sequence[str],
         **given: Any,
     ) -> None:
         access = Access(kubeconfig, context, timeout)
         cluster = Cluster(
-            access, (), PodExecutor(access), parallel, agent_namespace=agent_namespace, nodes=node
+            access,
+            (),
+            PodExecutor(access),
+            given.pop("parallel"),
+            agent_namespace=given.pop("agent_namespace"),
+            nodes=node,
+            relay=None if via == "exec" else Relay(access, is_only=via == "relay"),
         )
-        cluster.find()
         command(cluster, **given)
         cluster.finish()
 

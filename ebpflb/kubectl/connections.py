@@ -5,12 +5,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+from msgspec.json import Decoder
 
 from ebpflb.cli.tables.connections import by_option, connection_options, show_connections, wanted_by
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.asking import Asking, Question, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
+from ebpflb.kubectl.relay import RelayQuestion
 from ebpflb.model.connection import BY, OpenConnection, WantedConnections, read_connection
+from ebpflb.words.observe import CONNECTIONS
+
+_items_decoder = Decoder(list[OpenConnection])
 
 
 @click.command(
@@ -31,7 +36,17 @@ Examples:
 def connections(cluster: Cluster, **given: Any) -> None:
     """List the connections that are open through Services."""
     wanted = wanted_by(given, cluster.namespace)
-    show_connections(_asked(cluster, wanted), given, nodes=True)
+    parameters = {
+        name: "true" if value is True else str(value or "")
+        for name, value in _options(wanted).items()
+        if name != "namespace"
+    }
+    found = cluster.asked(
+        RelayQuestion(CONNECTIONS, wanted.namespace, parameters),
+        _items_decoder.decode,
+        lambda: _asked(cluster, wanted),
+    )
+    show_connections(found, given, nodes=True)
 
 
 def _asked(cluster: Asking, wanted: WantedConnections) -> Iterator[OpenConnection]:

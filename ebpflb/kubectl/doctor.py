@@ -77,6 +77,7 @@ def doctor(cluster: Cluster, output: Output) -> None:
 
     It shows each problem once, with the nodes that have it.
     """
+    cluster.find()
     answers = sorted(cluster.ask_json(Question("doctor"), _findings), key=lambda each: each[0].node)
     problems = _grouped(answers)
     emit(problems, output, lambda: _lines(problems, len(answers), wide=output == "wide"))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import click
+from msgspec import convert
 from rich.errors import ConsoleError
 
 from ebpflb.cli.explain_text import (
@@ -28,6 +29,7 @@ from ebpflb.cli.explain_text import (
     problem,
     rendered,
 )
+from ebpflb.cli.explain_words import parse_source, parse_target
 from ebpflb.cli.options import (
     Output,
     complete_service,
@@ -38,11 +40,14 @@ from ebpflb.cli.render import emit, terminal_width
 from ebpflb.cli.table import Column, TextTable, visible
 from ebpflb.config.values import socket_address
 from ebpflb.errors import ConfigError
+from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import Asking, Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
-from ebpflb.kubectl.questions import NodeQuestion, questions
+from ebpflb.kubectl.questions import NodeQuestion, client_written, questions, written
+from ebpflb.kubectl.relay import RelayQuestion
+from ebpflb.words.observe import EXPLANATIONS
 
 # The overall exit status is the first of these that any node has.
 GRAVEST = (FAILS, CANNOT_TELL, WORKS_PARTLY, NOT_A_SERVICE, WORKS)
@@ -105,7 +110,7 @@ def explain(
     which it fails. Below it is one answer for each line of the table, or all with -o wide.
     """
     try:
-        groups = explained(cluster, source, target, namespace or cluster.namespace)
+        groups = explanations(cluster, source, target, namespace or cluster.namespace)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     if output in ("table", "wide"):
@@ -113,6 +118,36 @@ def explain(
     else:
         emit(groups, output, lambda: ())
     cluster.exit_status = _status(cluster, groups)
+
+
+def explanations(
+    cluster: Cluster, source: str, target: str, home: str, within: str | None = None
+) -> list[AnswerOfNodes]:
+    """As explained(), of the relay, if it answers. `home`: of names without a namespace.
+
+    `within`: the namespace in which the relay is asked, empty for all; by default that of DST's
+    Service, or else `home`. ConfigError, ClusterError.
+    """
+    client, destination = parse_source(source, home), parse_target(target, home)
+    if within is None:
+        within = destination.end.name.namespace if destination.end.name else home
+    return cluster.asked(
+        RelayQuestion(
+            EXPLANATIONS,
+            within,
+            {"from": client_written(client), "to": written(destination)},
+        ),
+        _of_items,
+        lambda: explained(cluster, source, target, home),
+    )
+
+
+def _of_items(items: bytes) -> list[AnswerOfNodes]:
+    """From JSON; sorted as by explained(). ValueError."""
+    groups = convert(from_json(items), list[AnswerOfNodes])
+    if not all(group.nodes for group in groups):
+        raise ValueError("an answer of no node")
+    return sorted(groups, key=_rank)
 
 
 def explained(cluster: Asking, source: str, target: str, namespace: str) -> list[AnswerOfNodes]:
@@ -135,9 +170,11 @@ def explained(cluster: Asking, source: str, target: str, namespace: str) -> list
                     group.nodes.append(agent.node)
     for group in found.values():
         group.nodes.sort()
-    return sorted(
-        found.values(), key=lambda each: (GRAVEST.index(each.status), -len(each.nodes), each.nodes)
-    )
+    return sorted(found.values(), key=_rank)
+
+
+def _rank(group: AnswerOfNodes) -> tuple[int, int, list[str]]:
+    return GRAVEST.index(group.status), -len(group.nodes), group.nodes
 
 
 def _read(

@@ -9,6 +9,8 @@ from math import inf
 from typing import Any
 
 import click
+from msgspec import Raw
+from msgspec.json import Decoder
 
 from ebpflb.cli.flows import check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
@@ -17,13 +19,16 @@ from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import Asking, Question, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import argv_of
+from ebpflb.kubectl.relay import RelayQuestion
 from ebpflb.kubectl.streams import Lines, Streams, StreamState
 from ebpflb.model.flow import Flow, LostFlows, read_flow
+from ebpflb.words.observe import FLOWS
 
 # More than any agent has in memory.
 _EVERYTHING = "1048576"
 # How long all nodes may stay silent, as while the agents are being replaced.
 _PATIENCE_SECONDS = 300.0
+_items_decoder = Decoder(list[Raw])
 
 
 @click.command(
@@ -48,8 +53,27 @@ def flows(cluster: Cluster, **given: Any) -> None:
     check_output(given)
     wanted = parameters(given, cluster.namespace)
     follows = bool(wanted.pop("follow", ""))
-    found = _followed(cluster, wanted) if follows else recent(cluster, wanted)
+    if follows:
+        cluster.find()
+        found = _followed(cluster, wanted)
+    else:
+        found = last_flows(cluster, wanted, wanted.get("namespace", ""))
     show(found, given["output"], follow=follows, nodes=True)
+
+
+def last_flows(
+    cluster: Cluster, wanted: Mapping[str, str], namespace: str
+) -> Iterator[Flow | LostFlows]:
+    """As recent(), of the relay, if it answers. ConfigError, ClusterError.
+
+    `namespace`: in which the relay is asked; empty for all.
+    """
+    parameters = {name: text for name, text in wanted.items() if name != "namespace"}
+    return cluster.asked(
+        RelayQuestion(FLOWS, namespace, parameters),
+        lambda items: iter([read_flow(bytes(each)) for each in _items_decoder.decode(items)]),
+        lambda: recent(cluster, wanted),
+    )
 
 
 def recent(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:

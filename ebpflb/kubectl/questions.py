@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ebpflb.cli.explain_words import HOST, Destination, parse_source, parse_target
+from ebpflb.cli.explain_words import HOST, AddressOrName, Destination, parse_source, parse_target
 from ebpflb.config.values import socket_address
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import Access, ForbiddenError, Object
@@ -31,19 +31,27 @@ def questions(
     """
     client, destination = parse_source(source, namespace), parse_target(target, namespace)
     to = written(destination)
+    given = client_written(client)
     if client.name:
         asked = _on(agents, _node_of(access, client.name), str(client.name))
-        return [NodeQuestion(each, _with_port(str(client.name), client.port), to) for each in asked]
+        return [NodeQuestion(each, given, to) for each in asked]
     if not client.address:
-        return [NodeQuestion(each, _with_port(HOST, client.port), to) for each in agents]
+        return [NodeQuestion(each, given, to) for each in agents]
     address = format_address(client.address)
-    given = socket_address(address, int(client.port)) if client.port else address
     if node := _node_with(access, address):
         return [NodeQuestion(each, given, to) for each in _on(agents, node, address)]
     if destination.end.name:
         family = family_of(client.address)
         return list(_from_outside(access, agents, given, family, destination))
     return [NodeQuestion(each, given, to) for each in agents]
+
+
+def client_written(client: AddressOrName) -> str:
+    """SRC with its namespace."""
+    if not client.address:
+        return _with_port(str(client.name or HOST), client.port)
+    address = format_address(client.address)
+    return socket_address(address, int(client.port)) if client.port else address
 
 
 def written(destination: Destination) -> str:

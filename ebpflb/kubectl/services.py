@@ -6,26 +6,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
+import msgspec
 
 from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
 from ebpflb.kubectl.asking import Asking, Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
-from ebpflb.model.compact import by_form
+from ebpflb.kubectl.relay import RelayQuestion
+from ebpflb.model.compact import Count, by_form
 from ebpflb.model.compact.frontends import (
     COUNTS,
     SERVED,
     FrontendForm,
     FrontendName,
     FrontendRow,
+    FrontendSettings,
     form_decoder,
     rows_decoder,
 )
 from ebpflb.model.plan import IfEmpty
+from ebpflb.words.observe import FRONTENDS
 
 # What a node does with clients outside that it has no endpoint for.
 _OUTSIDE = {each.value: each.fate.value for each in IfEmpty}
@@ -50,6 +54,19 @@ class FrontendOfCluster:
     @property
     def is_disputed(self) -> bool:
         return bool(self.missing_on or self.differences)
+
+
+_PARTS = {"name", "settings", "counts"}
+_PlainFrontend = msgspec.defstruct(
+    "_PlainFrontend",
+    [
+        *get_type_hints(FrontendName).items(),
+        *get_type_hints(FrontendSettings).items(),
+        *((name, Count) for name in COUNTS),
+        *(each for each in get_type_hints(FrontendOfCluster).items() if each[0] not in _PARTS),
+    ],
+)
+_items_decoder = msgspec.json.Decoder(list[_PlainFrontend])  # type: ignore[valid-type]
 
 
 @dataclass(slots=True)
@@ -101,8 +118,10 @@ def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> Non
     only = {"service": name} if name else {"namespace": namespace}
     below = partial(_below, is_wide=output == "wide")
 
+    asked = RelayQuestion(FRONTENDS, namespace, {"service": name})
+
     def look() -> list[FrontendOfCluster]:
-        found = merged(cluster, only)
+        found = cluster.asked(asked, frontends_of, lambda: merged(cluster, only))
         if not (watch or cluster.failures):
             check_served(name, found, ())
         return found
@@ -194,6 +213,21 @@ def _plain(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, Any]]:
         }
         for each in frontends
     ]
+
+
+def frontends_of(items: bytes) -> list[FrontendOfCluster]:
+    """The inverse of _plain(), from JSON. ValueError or DecodeError."""
+    return sorted(map(_of_plain, _items_decoder.decode(items)), key=lambda each: each.name)
+
+
+def _of_plain(item: msgspec.Struct) -> FrontendOfCluster:
+    plain = msgspec.structs.asdict(item)
+    return FrontendOfCluster(
+        FrontendName(*(plain.pop(key) for key in FrontendName._fields)),
+        {key: plain.pop(key) for key in FrontendSettings._fields},
+        {key: plain.pop(key) for key in COUNTS},
+        **plain,
+    )
 
 
 def _below(each: FrontendOfCluster, *, is_wide: bool) -> Iterator[str]:

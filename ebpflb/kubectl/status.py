@@ -101,6 +101,7 @@ def status(cluster: Cluster, watch: bool, output: Output) -> None:
 
 
 def _look(cluster: Cluster) -> list[NodeStatus]:
+    cluster.find()
     found = {agent: _unanswered(agent) for agent in cluster.agents}
     for agent, answered in cluster.ask_json(Question("status"), _of_answer):
         found[agent] = answered

@@ -79,6 +79,7 @@ Examples:
 @cluster_command
 def sysdump(cluster: Cluster, path: Path | None) -> None:
     """Collect what a bug report needs in an archive, without secrets."""
+    cluster.find()
     name = time.strftime("ebpflb-sysdump-%Y%m%dT%H%M%SZ", time.gmtime())
     path = path or Path(f"{name}.tar.gz")
     # Readable by the user only, and never overwrites a file.

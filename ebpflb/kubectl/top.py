@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb top: what each Service carries on all nodes together, and which are in trouble."""
 
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import click
+from msgspec.json import Decoder
 
 from ebpflb.cli.options import chosen, list_options, watch_option
 from ebpflb.cli.tables.top import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
 from ebpflb.kubectl.asking import Asking, Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
+from ebpflb.kubectl.relay import RelayQuestion
 from ebpflb.model.flow import BackendRate, ServiceRate
+from ebpflb.words.observe import RATES
+
+_MOST = 1 << 63
+# A quotient of sums may come out a little above 1.
+_MOST_SHARE = 1.01
+_items_decoder = Decoder(list[ServiceRate])
 
 
 @click.command(
@@ -39,7 +48,7 @@ def top(cluster: Cluster, watch: bool, **given: Any) -> None:
     output, every = given["output"], given["every"] or bool(wanted)
 
     def sample() -> list[ServiceRate]:
-        found = chosen_by(wanted, sampled(cluster, given["interval"], namespace))
+        found = chosen_by(wanted, carried(cluster, given["interval"], namespace))
         return ordered(found, given["sort"])
 
     lines = partial(
@@ -71,6 +80,32 @@ def check_interval(cluster: Cluster, interval: float) -> None:
     """Raise UsageError if a node could not answer within a sample of so many seconds."""
     if interval >= cluster.access.seconds:
         raise click.UsageError("--timeout must be longer than --interval")
+
+
+def carried(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRate]:
+    """As sampled(), of the relay, if it answers. ConfigError, ClusterError."""
+    return cluster.asked(
+        RelayQuestion(RATES, namespace, {"interval": f"{interval:g}"}),
+        rates_of,
+        lambda: sampled(cluster, interval, namespace),
+    )
+
+
+def rates_of(items: bytes) -> list[ServiceRate]:
+    """From JSON. ValueError or DecodeError, also for numbers that no cluster has."""
+    found = _items_decoder.decode(items)
+    for service in found:
+        _check(service)
+        for backend in service.backends:
+            _check(backend)
+    return found
+
+
+def _check(rate: ServiceRate | BackendRate) -> None:
+    for field in fields(rate):
+        value, most = getattr(rate, field.name), _MOST_SHARE if "share" in field.name else _MOST
+        if isinstance(value, int | float) and not 0 <= value <= most:
+            raise ValueError(f"{field.name} {value:.3g}")
 
 
 def sampled(cluster: Asking, interval: float, namespace: str) -> list[ServiceRate]:

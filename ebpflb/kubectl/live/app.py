@@ -51,9 +51,7 @@ class LiveApp(App[None]):
         self._ended = threading.Event()
 
     def on_mount(self) -> None:
-        where = self.sight.namespace or "all namespaces"
-        cluster = self.sight.cluster
-        self.sub_title = f"{where}, {len(cluster.agents)} nodes of {cluster.access.cluster}"
+        self.sub_title = self.sight.where
         self.push_screen(ServicesScreen())
         self.sample()
 
@@ -74,6 +72,7 @@ class LiveApp(App[None]):
         """What cannot be asked now leaves what was known."""
         known = self.looked.found if looked.found is None else looked.found
         self.looked = Looked(known, looked.complaint)
+        self.sub_title = self.sight.where
         for screen in self.screen_stack:
             # Before a screen is composed, and after its end, there is nothing to fill.
             if isinstance(screen, LiveScreen) and screen.query(DataTable):
@@ -227,6 +226,7 @@ class ServiceScreen(LiveScreen):
     def choose(self, chosen: DataTable.RowSelected) -> None:
         key = str(chosen.row_key.value)
         if chosen.data_table.id == "backends":
+            key = key.partition(" ")[0]
             self._backend = "" if key == self._backend else key
             self._list_flows()
         else:
@@ -272,17 +272,22 @@ def _table(name: str, titles: Iterable[str]) -> Table:
 
 
 def _fill(table: Table, rows: Iterable[tuple[str, Sequence[str]]], wrong: set[str]) -> None:
-    """Replace the rows, by key; the cursor stays with its row. `wrong`: rows to mark."""
+    """Replace the rows, by key; the cursor stays with its row. `wrong`: rows to mark.
+
+    Where several have a key, as backends whose addresses may not be seen, blanks follow it.
+    """
     keys = [str(key.value) for key in table.rows]
     at = keys[table.cursor_row] if table.cursor_row < len(keys) else ""
     table.clear()
-    keys = []
+    rows_at: dict[str, int] = {}
     for key, cells in rows:
         style = _TROUBLE if key in wrong else ""
+        while key in rows_at:
+            key = f"{key} "
         table.add_row(*(Text(visible(cell), style) for cell in cells), key=key)
-        keys.append(key)
-    if at in keys:
-        table.move_cursor(row=keys.index(at), animate=False)
+        rows_at[key] = len(rows_at)
+    if at in rows_at:
+        table.move_cursor(row=rows_at[at], animate=False)
 
 
 def _cells(columns: Iterable[Column[Row]], row: Row) -> list[str]:

@@ -38,4 +38,6 @@ def live(cluster: Cluster, interval: float, **given: Any) -> None:
         from ebpflb.kubectl.live.app import LiveApp
     except ImportError as error:
         raise ConfigError(f"live needs Textual: pip install 'ebpflb[live]' ({error})") from error
+    if not cluster.relay:
+        cluster.find()
     LiveApp(Sight(cluster, namespace, interval)).run()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the terminal shows, asked of the nodes: rates, flows, explanations."""
+"""What the terminal shows, asked of the relay or the nodes: rates, flows, explanations."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
-from ebpflb.kubectl.cluster import Cluster, some
-from ebpflb.kubectl.explain import explained, text_of
-from ebpflb.kubectl.flows import recent
-from ebpflb.kubectl.top import sampled
+from ebpflb.kubectl.cluster import THROUGH_THE_RELAY, Cluster, some
+from ebpflb.kubectl.explain import explanations, text_of
+from ebpflb.kubectl.flows import last_flows
+from ebpflb.kubectl.top import carried
 from ebpflb.model.flow import Flow, ServiceRate
 
 Found = TypeVar("Found")
@@ -34,10 +34,17 @@ class Sight:
     namespace: str
     interval: float
 
+    @property
+    def where(self) -> str:
+        """What is looked at."""
+        agents, access = self.cluster.agents, self.cluster.access
+        nodes = f"{len(agents)} nodes of " if agents else ""
+        return f"{self.namespace or 'all namespaces'}, {nodes}{access.cluster}"
+
     def services(self) -> Looked[list[ServiceRate]]:
         """What they carry from now on, for the length of a sample, on the nodes there are now."""
         return self._looked(
-            lambda cluster: sampled(cluster, self.interval, self.namespace), anew=True
+            lambda cluster: carried(cluster, self.interval, self.namespace), anew=True
         )
 
     def flows(self, service: str) -> Looked[list[Flow]]:
@@ -45,31 +52,38 @@ class Sight:
         wanted = {"service": service, "limit": str(_MOST_FLOWS)}
 
         def look(cluster: Cluster) -> list[Flow]:
-            found = [each for each in recent(cluster, wanted) if isinstance(each, Flow)]
-            return found[::-1]
+            flows = last_flows(cluster, wanted, self.namespace)
+            return [each for each in flows if isinstance(each, Flow)][::-1]
 
         return self._looked(look)
 
     def explanation(self, flow: Flow) -> Looked[str]:
         """What happens to another connection like this one."""
         client = flow.client
+        if (client and client.pod and "/" not in client.pod) or not flow.frontend.address:
+            # The relay has left out a name or an address.
+            return Looked(None, "you may not see who this connection is from, or where it goes")
         source = (client.pod or client.address) if client else "host"
         place = socket_address(flow.frontend.address, flow.frontend.port)
         target = f"{place}/{flow.protocol.lower()}"
 
         def look(cluster: Cluster) -> str:
-            return text_of(cluster, explained(cluster, source, target, ""), "table")
+            groups = explanations(cluster, source, target, "", self.namespace)
+            return text_of(cluster, groups, "table")
 
         return self._looked(look)
 
     def _looked(self, look: Callable[[Cluster], Found], *, anew: bool = False) -> Looked[Found]:
-        """Each look keeps failures of its own. anew: find the agents first."""
+        """Each look keeps failures of its own. anew: find the agents first, if they are asked."""
+        said: list[str] = []
+        failures: dict[str, set[str]] = defaultdict(set)
+        cluster = replace(self.cluster, failures=failures, say=said.append, are_old=anew)
         try:
-            if anew:
-                self.cluster.look_again()
-            cluster = replace(self.cluster, failures=defaultdict(set))
             found = look(cluster)
         except EbpflbError as error:
-            return Looked(None, str(error))
-        told = (f"{some(nodes)}: {error}" for error, nodes in sorted(cluster.failures.items()))
-        return Looked(found if found or not cluster.failures else None, "; ".join(told))
+            return Looked(None, "; ".join([*said, str(error)]))
+        if anew:
+            self.cluster.agents = cluster.agents
+        told = [each for each in said if each != THROUGH_THE_RELAY]
+        told += [f"{some(nodes)}: {error}" for error, nodes in sorted(failures.items())]
+        return Looked(found if found or not failures else None, "; ".join(told))

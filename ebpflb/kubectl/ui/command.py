@@ -47,6 +47,7 @@ Examples:
 @cluster_command
 def ui(cluster: Cluster, port: int) -> None:
     """Show live in a browser who talks to whom, and what fails."""
+    cluster.find()
     nodes = _Nodes(cluster)
     traffic = LiveTraffic()
     following = Following(traffic, nodes.find)

@@ -8,7 +8,8 @@ import msgspec
 from ebpflb.model.compact import compact
 from ebpflb.model.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
 from ebpflb.model.compact.rates import PortRow, port_row
-from ebpflb.model.flow import ServiceRate
+from ebpflb.model.connection import OpenConnection, connection_line
+from ebpflb.model.flow import FlowBackend, FlowClient, FlowFrontend, FlowService, ServiceRate
 from tests.unit.agent_reports import agent_report
 
 
@@ -111,3 +112,20 @@ def port_rows(*services) -> list[PortRow]:
 
 def compact_top(*services):
     return compact(port_rows(*services))
+
+
+def connection(port, *, age=10.0, removed=False, pod="default/curl"):
+    """A line of a node's answer."""
+    return connection_line(
+        OpenConnection(
+            path="socket",
+            protocol="TCP",
+            state="established",
+            client=FlowClient(address="10.1.0.9", port=port, pod=pod),
+            frontend=FlowFrontend(address="10.96.0.1", port=80),
+            service=FlowService(namespace="shop", name="web", port="http"),
+            backend=FlowBackend(address="10.1.0.1", port=8080, pod="shop/web-0"),
+            removed=removed,
+            age=age,
+        )
+    ).decode()

@@ -43,6 +43,7 @@ class Objects:
     """lists, texts: by path. selected: by field selector. forbidden: path -> why.
 
     command: None executes on this machine. executed: what was. page: most objects of an answer.
+    refused: path -> status and message. requested: paths with their queries.
     """
 
     lists: dict[str, list[dict[str, Any]]] = field(
@@ -54,6 +55,8 @@ class Objects:
     command: Command | None = None
     executed: list[list[str]] = field(default_factory=list)
     page: int = 500
+    refused: dict[str, tuple[int, str]] = field(default_factory=dict)
+    requested: list[str] = field(default_factory=list)
 
 
 def daemon_set(namespace: str = "kube-system", uid: str = "uid") -> dict[str, Any]:
@@ -155,7 +158,11 @@ class _Conversation(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         assert isinstance(self.server, _Server)
         objects = self.server.objects
-        if url.path in objects.forbidden:
+        objects.requested.append(self.path)
+        if url.path in objects.refused:
+            status, message = objects.refused[url.path]
+            self._send(status, {"kind": "Status", "code": status, "message": message})
+        elif url.path in objects.forbidden:
             self._send(403, {"message": objects.forbidden[url.path]})
         elif url.path.endswith("/exec"):
             self._execute(objects, url.path.split("/")[-2], parse_qs(url.query))

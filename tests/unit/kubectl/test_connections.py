@@ -5,25 +5,7 @@ import re
 import pytest
 
 from ebpflb.cli import main
-from ebpflb.model.connection import OpenConnection, connection_line
-from ebpflb.model.flow import FlowBackend, FlowClient, FlowFrontend, FlowService
-
-
-def connection(port, *, age=10.0, removed=False, pod="default/curl"):
-    """A line of a node's answer."""
-    return connection_line(
-        OpenConnection(
-            path="socket",
-            protocol="TCP",
-            state="established",
-            client=FlowClient(address="10.1.0.9", port=port, pod=pod),
-            frontend=FlowFrontend(address="10.96.0.1", port=80),
-            service=FlowService(namespace="shop", name="web", port="http"),
-            backend=FlowBackend(address="10.1.0.1", port=8080, pod="shop/web-0"),
-            removed=removed,
-            age=age,
-        )
-    ).decode()
+from tests.unit.kubectl.answers import connection
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from ebpflb.kubectl.cluster import Cluster
 from ebpflb.kubectl.execution import PodExecutor
 from ebpflb.kubectl.live.app import ExplainScreen, LiveApp, ServiceScreen, ServicesScreen
 from ebpflb.kubectl.live.sight import Sight
+from ebpflb.kubectl.relay import Relay
+from ebpflb.words.observe import API_VERSION, PATH
 from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.kubectl.answers import backend, compact_top, flow, lines, service
@@ -68,10 +70,10 @@ class Keys:
 
 
 @asynccontextmanager
-async def opened(nodes):
+async def opened(nodes, *, through_relay):
     access = Access(str(nodes.kubeconfig), seconds=60)
-    cluster = Cluster(access, (), PodExecutor(access))
-    cluster.find()
+    relay = Relay(access) if through_relay else None
+    cluster = Cluster(access, (), PodExecutor(access), relay=relay)
     app = LiveApp(Sight(cluster, "", 0.5))
     async with app.run_test(size=(140, 40)) as pilot:
         keys = Keys(app, pilot)
@@ -84,9 +86,9 @@ def names(keys):
     return [row[0].lstrip("! ") for row in keys.rows("services")]
 
 
-def run(test, nodes):
+def run(test, nodes, *, through_relay=False):
     async def driven():
-        async with opened(nodes) as keys:
+        async with opened(nodes, through_relay=through_relay) as keys:
             await test(keys)
 
     asyncio.run(driven())
@@ -166,6 +168,28 @@ def test_a_backend_selects_its_flows_and_once_more_all(two):
         await keys.until(lambda: len(keys.rows("flows")) == 3)
 
     run(test, two)
+
+
+def test_backends_whose_addresses_may_not_be_seen_are_rows_of_their_own(two):
+    hidden = {"address": "", "port": 0, "pod": "another namespace"}
+    rate = service(backend("10.1.0.1"), backend(**hidden), backend(**hidden))
+    answer = {"apiVersion": API_VERSION, "kind": "RateList", "items": [rate]}
+    two.objects.texts[f"{PATH}/rates"] = json.dumps(answer)
+    flows = [flow(1, node="a", backend=hidden), flow(2, node="b")]
+    answer = {"apiVersion": API_VERSION, "kind": "FlowList", "items": flows}
+    two.objects.texts[f"{PATH}/flows"] = json.dumps(answer)
+
+    async def test(keys):
+        assert "nodes of" not in keys.app.sub_title
+        await keys.press("enter")
+        await keys.until(lambda: len(keys.rows("flows")) == 2)
+        assert [row[0] for row in keys.rows("backends")] == places
+        await keys.press("down", "down", "enter")
+        await keys.until(lambda: len(keys.rows("flows")) == 1)
+
+    places = ["10.1.0.1:8080", *["another namespace:0"] * 2]
+    run(test, two, through_relay=True)
+    assert not two.objects.executed
 
 
 def test_a_node_that_fails_is_named_and_what_was_known_stays(two):
