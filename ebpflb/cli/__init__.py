@@ -120,6 +120,7 @@ def verbose_option(text: str) -> Callable[[Any], Any]:
             "doctor": "ebpflb.cli.doctor:doctor",
             "explain": "ebpflb.cli.explain:explain",
             "cleanup": "ebpflb.cli.cleanup:cleanup",
+            "relay": "ebpflb.relay.command:relay",
             "takeover": "ebpflb.cli.takeover:takeover",
             "lab": "ebpflb.cli.lab:lab",
             "completion": "ebpflb.cli:completion",

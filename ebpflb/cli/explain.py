@@ -2,7 +2,7 @@
 """ebpflb explain: what would happen to a new connection on this node, and why."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,25 +100,37 @@ def _found(
 
         maps = maps or open_pins(root)[1]
         found = explain_maps(maps, root, question, None, agent.failed)
-    told: dict[str, Any] = msgspec.to_builtins(found)
-    return {"note": told.pop("note"), "outcome": str(outcome_of(told)), **told}
+    return told(found)
+
+
+def told(found: Explanation) -> dict[str, Any]:
+    """As JSON has it, with the outcome."""
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return {"note": plain.pop("note"), "outcome": str(outcome_of(plain)), **plain}
 
 
 def _question(
     source: AddressOrName, target: Destination, pods: Mapping[str, list[str]], root: Path
 ) -> ExplainQuestion:
-    addresses = [format_address(source.address)] if source.address else []
+    addresses: Sequence[str] = ()
     if source.name:
         addresses = pods.get(str(source.name)) or _ask_api_server(source.name, pods)
+    return question_of(source, target, addresses, str(root))
+
+
+def question_of(
+    source: AddressOrName, target: Destination, addresses: Sequence[str], pins: str = ""
+) -> ExplainQuestion:
+    """`addresses`: of the pod that SRC names. `pins`: see ExplainQuestion."""
     end = target.end
     return ExplainQuestion(
         format_address(end.address) if end.address else str(end.name),
-        ",".join(addresses),
+        ",".join([format_address(source.address)] if source.address else addresses),
         end.port,
         int(source.port or 0),
         bool(source.name),
         target.protocol.name if target.protocol else "",
-        str(root),
+        pins,
     )
 
 

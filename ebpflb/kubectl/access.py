@@ -89,6 +89,9 @@ class Access:
             raise ConfigError(
                 f"kubeconfig {path}: {_what_is_wrong(error)} (--kubeconfig selects another)"
             ) from error
+        self._use(configuration, seconds)
+
+    def _use(self, configuration: Configuration, seconds: float) -> None:
         if not configuration.verify_ssl:
             # The kubeconfig asks for it: a warning at every request would be noise.
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -133,13 +136,32 @@ class Access:
 
     def read(self, path: str, query: Query = (), accept: str = "*/*") -> bytes:
         """The API server's raw answer. ClusterError."""
+        return self._answer("GET", path, query, accept)
+
+    def create(self, path: str, body: Mapping[str, object]) -> Object:
+        """What the API server makes of an object. ClusterError."""
+        try:
+            return object_of(self._answer("POST", path, (), JSON, body))
+        except JsonError as error:
+            raise ClusterError(f"{self.server}: what answers is no API server") from error
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        accept: str,
+        body: Mapping[str, object] | None = None,
+    ) -> bytes:
         host = self._configuration.host
         url = f"{host}{path}?{urlencode([pair for pair in query if pair[1]])}"
         timeout = (min(self.seconds, 5.0), self.seconds)
+        headers = {**self._headers(), "Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = JSON
         try:
-            headers = {**self._headers(), "Accept": accept}
             answer = self._client.call_api(
-                "GET", url, header_params=headers, _request_timeout=timeout
+                method, url, header_params=headers, body=body, _request_timeout=timeout
             ).response
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 raise self._refusal(answer.status, message_of(answer), path)

@@ -22,13 +22,17 @@ _UNSERVED = {
 
 @dataclass(frozen=True, slots=True)
 class RemoteAgent:
-    """The agent of a node. A node without an agent has only `node` set."""
+    """The agent of a node. A node without an agent has only `node` set.
+
+    address: of its pod, and the node's, "" while unknown.
+    """
 
     node: str
     namespace: str
     pod: str
     is_ready: bool
     image: str
+    address: str = ""
 
 
 class Owner(NamedTuple):
@@ -149,7 +153,10 @@ def _agent(pod: Object) -> RemoteAgent:
     metadata, spec = pod["metadata"], pod["spec"]
     image = next(each.get("image", "") for each in spec["containers"] if each["name"] == CONTAINER)
     node = spec.get("nodeName", "")
-    return RemoteAgent(node, metadata["namespace"], metadata["name"], _is_ready(pod), image)
+    address = pod.get("status", {}).get("podIP", "")
+    return RemoteAgent(
+        node, metadata["namespace"], metadata["name"], _is_ready(pod), image, address
+    )
 
 
 def _is_ready(pod: Object) -> bool:

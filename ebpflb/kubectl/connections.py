@@ -44,12 +44,12 @@ def connections(cluster: Cluster, **given: Any) -> None:
     found = cluster.asked(
         RelayQuestion(CONNECTIONS, wanted.namespace, parameters),
         _items_decoder.decode,
-        lambda: _asked(cluster, wanted),
+        lambda: opened(cluster, wanted),
     )
     show_connections(found, given, nodes=True)
 
 
-def _asked(cluster: Asking, wanted: WantedConnections) -> Iterator[OpenConnection]:
+def opened(cluster: Asking, wanted: WantedConnections) -> Iterator[OpenConnection]:
     for answer in cluster.ask(Question("connections", _options(wanted))):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"

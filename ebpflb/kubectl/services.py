@@ -131,7 +131,7 @@ def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> Non
         lambda found: [TextTable(COLUMNS, found, below)],
         output,
         watch=watch,
-        plain=_plain,
+        plain=plain_frontends,
     )
     if any(each.is_disputed for each in frontends):
         cluster.exit_status = 1
@@ -200,7 +200,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _plain(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, Any]]:
+def plain_frontends(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, Any]]:
     return [
         {
             **each.name._asdict(),

@@ -2,8 +2,8 @@
 """What pods of the chart wait for and do in the API: WHAT SECONDS ARGUMENTS.
 
 gone NAMESPACE NAME: until a DaemonSet is not there.
-clean NAMESPACE NAME SECRET...: until a DaemonSet has cleaned up every node; then remove it, its account
-and these Secrets.
+clean NAMESPACE NAME SECRET...: until a DaemonSet has cleaned up every node; then remove it, its
+    account and these Secrets.
 reached NAMESPACE NAME: until the pods of a DaemonSet have reached a Service from every node.
 served NODE TAINT URL: until the agent at this URL serves its node; then remove the node's taint.
 

@@ -37,7 +37,7 @@ from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 
 PARAMETERS = (
     *("limit", "follow", "since", "until", "namespace"),
-    *("service", "from", "to", "verdict", "event"),
+    *("service", "services-of", "from", "to", "verdict", "event"),
 )
 _SECOND = 1_000_000_000
 
@@ -59,10 +59,11 @@ class FlowFilter:
     """Conditions that must all hold; None means any.
 
     earliest, latest: as the time of a flow, or "".
-    namespace: of the Service, or of a pod at either end.
+    namespace: of the Service, or of a pod at either end. services_of: of the Service alone.
     """
 
     namespace: str | None = None
+    services_of: str | None = None
     service: ServiceName | None = None
     client: EndFilter | None = None
     target: EndFilter | None = None
@@ -81,6 +82,7 @@ class FlowFilter:
             and self._has_target(flow)
             and (self.service is None or self.service == _service(flow))
             and (self.namespace is None or self.namespace in _namespaces(flow))
+            and (self.services_of is None or self.services_of == _namespace(flow))
         )
 
     def _has_target(self, flow: Flow) -> bool:
@@ -109,6 +111,7 @@ def parse_filter(
     since, until = (parsed(name, given, duration) for name in ("since", "until"))
     return FlowFilter(
         namespace=given.get("namespace"),
+        services_of=given.get("services-of"),
         service=service(given["service"]) if "service" in given else None,
         client=end(given["from"]) if "from" in given else None,
         target=end(given["to"]) if "to" in given else None,
@@ -137,6 +140,10 @@ def _namespaces(flow: Flow) -> Iterator[str]:
     for end in (flow.client, flow.backend):
         if end:
             yield end.pod.partition("/")[0]
+
+
+def _namespace(flow: Flow) -> str | None:
+    return flow.service.namespace if flow.service else None
 
 
 def _service(flow: Flow) -> ServiceName | None:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The relay's port: health for the kubelet, discovery and answers for the API server."""
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from msgspec.json import encode
+
+from ebpflb.errors import ClusterError, EbpflbError
+from ebpflb.relay.access import ObservedCluster
+from ebpflb.relay.answers import Answers
+from ebpflb.relay.identity import FrontProxy, viewer_of
+from ebpflb.relay.requests import (
+    DISCOVERY,
+    ApiError,
+    Document,
+    list_request,
+    status_document,
+)
+from ebpflb.web.answers import JSON, Answer, Request, in_thread
+from ebpflb.web.tls import CERTIFICATE, KEY, Certificates
+
+_log = logging.getLogger("ebpflb.relay")
+
+MOST_AT_ONCE = 16
+_OK = Answer(b"ok")
+
+
+class RelayPort:
+    """Answers each request with an Answer; a request is worth little until it names a viewer."""
+
+    def __init__(
+        self, cluster: ObservedCluster, answers: Answers, ready: Callable[[], str]
+    ) -> None:
+        """`ready`: why the relay cannot answer now, or ""."""
+        self._cluster = cluster
+        self._answers = answers
+        self._ready = ready
+        self._places = threading.Semaphore(MOST_AT_ONCE)
+
+    async def respond(self, request: Request) -> Answer:
+        match request.target.partition("?")[0]:
+            case "/livez":
+                return _OK
+            case "/readyz":
+                why = await in_thread(self._ready)
+                status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+                return Answer((why or "ok").encode(), status=status)
+        return await in_thread(self._answer, request)
+
+    def _answer(self, request: Request) -> Answer:
+        try:
+            return Answer(encode(self._document(request)), JSON)
+        except ApiError as error:
+            return _refusal(error)
+        except EbpflbError as error:
+            return _refusal(ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
+
+    def _document(self, request: Request) -> Document:
+        headers = [
+            (name.decode(), value.decode(errors="replace")) for name, value in request.headers
+        ]
+        viewer = viewer_of(request.subject, headers, self._cluster.front_proxy.get())
+        if viewer is None:
+            raise ApiError(HTTPStatus.UNAUTHORIZED, "only the API server may ask, for its users")
+        if request.method != "GET":
+            raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET")
+        if document := DISCOVERY.get(request.target.partition("?")[0].rstrip("/")):
+            return document
+        wanted = list_request(request.target)
+        if wanted is None:
+            raise ApiError(HTTPStatus.NOT_FOUND, "the relay knows no such path")
+        if not self._places.acquire(blocking=False):
+            text = f"{MOST_AT_ONCE} requests are being answered: try again"
+            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text)
+        try:
+            return self._answers.document(wanted, viewer)
+        finally:
+            self._places.release()
+
+
+def _refusal(error: ApiError) -> Answer:
+    headers = {"Retry-After": "1"} if error.status == HTTPStatus.TOO_MANY_REQUESTS else {}
+    return Answer(encode(status_document(error)), JSON, error.status, headers)
+
+
+class ServingCertificates:
+    """The context of the relay's port. Clients need no certificate, or one of the API server."""
+
+    def __init__(self, directory: Path, front_proxy: Callable[[], FrontProxy]) -> None:
+        self._directory = directory
+        self._front_proxy = front_proxy
+        self._client_ca = ""
+        self._certificates = Certificates(directory, self._made)
+
+    def context(self) -> ssl.SSLContext:
+        """OSError if there are no certificates yet."""
+        try:
+            client_ca = self._front_proxy().client_ca
+        except ClusterError as error:
+            # The kubelet's probes need none.
+            _log.debug("no client authority: %s", error)
+            client_ca = self._client_ca
+        if client_ca != self._client_ca:
+            self._client_ca = client_ca
+            self._certificates = Certificates(self._directory, self._made)
+        return self._certificates.context()
+
+    def _made(self, directory: Path) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
+        if self._client_ca:
+            context.verify_mode = ssl.CERT_OPTIONAL
+            context.load_verify_locations(cadata=self._client_ca)
+        return context
