@@ -16,9 +16,10 @@ from typing import Any, Self
 
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import namespaces
+from ebpflb.web.tls import CA, CERTIFICATE, KEY
 from tests.cluster.harness import network, teardown
 from tests.cluster.harness.binaries import binary
-from tests.cluster.harness.credentials import Credentials
+from tests.cluster.harness.credentials import FRONT_PROXY, Credentials
 from tests.cluster.harness.layout import API_PORT, SERVICES, SERVICES6, Layout
 from tests.cluster.harness.place import Place
 from tests.cluster.harness.state import State, reserve
@@ -205,6 +206,15 @@ class ControlPlane:
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
             "--kubelet-preferred-address-types=InternalIP",
+            # No proxy serves ClusterIPs here.
+            "--enable-aggregator-routing=true",
+            f"--proxy-client-cert-file={own.front_proxy / CERTIFICATE}",
+            f"--proxy-client-key-file={own.front_proxy / KEY}",
+            f"--requestheader-client-ca-file={own.front_proxy / CA}",
+            f"--requestheader-allowed-names={FRONT_PROXY}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--audit-policy-file={own.folder / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
         ]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""API credentials: a token per user, a kubeconfig per token, the service account key."""
+"""API credentials: tokens and kubeconfigs of users, the service account key, the front proxy."""
 
 import json
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.certificates import openssl
+from tests.certificates import Authority, openssl
+
+FRONT_PROXY = "front-proxy-client"
 
 
 @dataclass(slots=True)
@@ -35,6 +37,11 @@ class Credentials:
         """For kube-apiserver --token-auth-file."""
         return self.folder / "tokens.csv"
 
+    @property
+    def front_proxy(self) -> Path:
+        """The certificate by which aggregated API servers know kube-apiserver, and its CA."""
+        return self.folder / FRONT_PROXY
+
     def make(self, nodes: list[str]) -> None:
         """Write keys, tokens and kubeconfigs; the certificate need not exist yet."""
         self.folder.mkdir(mode=0o700, parents=True)
@@ -42,6 +49,7 @@ class Credentials:
         openssl(
             "rsa", "-in", str(self.account_key), "-pubout", "-out", str(self.account_public_key)
         )
+        Authority(self.folder / "front-proxy-ca").issue(self.front_proxy, FRONT_PROXY)
         users = {
             "admin": "system:masters",
             "system:kube-controller-manager": "",

@@ -20,7 +20,7 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster.up(f"released-{os.getpid()}")
     try:
         made.load_image(archive)
-        release.deploy(made, "install", release.values(made))
+        release.deploy(made, "install", release.values(made, relay={"enabled": True}))
         open_shop(made)
         yield made
     finally:
