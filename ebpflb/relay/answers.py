@@ -4,10 +4,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from ebpflb.cli.explain_words import address_or_name, parse_target
 from ebpflb.config.values import Number, duration
@@ -22,8 +23,10 @@ from ebpflb.kubectl.top import sampled
 from ebpflb.model.address import format_address
 from ebpflb.model.connection import OpenConnection, WantedConnections
 from ebpflb.model.flow import Flow, FlowClient, LostFlows
+from ebpflb.model.watched import FollowedNode, watch_line
 from ebpflb.relay.access import ObservedCluster
 from ebpflb.relay.explaining import check_explanation, own_explanations
+from ebpflb.relay.following import FlowHub, Watched
 from ebpflb.relay.identity import Viewer
 from ebpflb.relay.redaction import NamespaceSight
 from ebpflb.relay.requests import ApiError, Document, ListRequest, list_document
@@ -53,6 +56,7 @@ class Answers:
 
     cluster: ObservedCluster
     executor: Answering
+    hub: FlowHub
     shared: Shared[Merged] = field(default_factory=Shared)
 
     def document(self, request: ListRequest, viewer: Viewer) -> Document:
@@ -72,6 +76,19 @@ class Answers:
             _told(error, sight): sorted(nodes) for error, nodes in sorted(found.failures.items())
         }
         return list_document(request.resource, items, failures)
+
+    def watch(self, request: ListRequest, viewer: Viewer) -> Iterator[bytes]:
+        """Lines of JSON of the flows that are wanted, as they happen; b"" now and then.
+
+        ApiError, ClusterError, before the first piece.
+        """
+        sight = self._sight(request.namespace, viewer)
+        if sight and not self._may_ask(request, sight):
+            text = "from or to: another's pod, whose flows you may not see"
+            raise ApiError(HTTPStatus.FORBIDDEN, text)
+        batches = self.hub.watch()
+        first = next(batches)
+        return (_watch_lines(batch, request, sight) for batch in chain([first], batches))
 
     def _sight(self, namespace: str, viewer: Viewer) -> NamespaceSight | None:
         """None for all namespaces: of those nothing is left out."""
@@ -214,6 +231,42 @@ _ITEMS: Mapping[str, Callable[[list[Any], ListRequest, NamespaceSight | None], l
 
 def _seen(found: Iterable[Found], see: Callable[[Found], Found | None] | None) -> Iterator[Found]:
     return filter(None, map(see, found)) if see else iter(found)
+
+
+def _watch_lines(
+    batch: Iterable[Watched], request: ListRequest, sight: NamespaceSight | None
+) -> bytes:
+    return b"".join(
+        watch_line(shown)
+        for each in batch
+        if not request.nodes or each.node in ("", *request.nodes)
+        if (shown := _watched(each, request.parameters, sight))
+    )
+
+
+def _watched(
+    found: Watched, given: Mapping[str, str], sight: NamespaceSight | None
+) -> Watched | None:
+    if isinstance(found, FollowedNode):
+        return replace(found, why=sight.text(found.why)) if sight else found
+    if isinstance(found, LostFlows):
+        return found
+    shown = sight.flow(found) if sight else found
+    return shown if shown and _is_chosen(shown, given) and _is_wanted(shown, given) else None
+
+
+def _is_chosen(flow: Flow, given: Mapping[str, str]) -> bool:
+    """By what agents look for themselves where they are asked for a list."""
+    service = f"{flow.service.namespace}/{flow.service.name}" if flow.service else ""
+    return (
+        given.get("service", service) == service
+        and _is_one(flow.verdict, given.get("verdict"))
+        and _is_one(flow.event, given.get("event"))
+    )
+
+
+def _is_one(word: str, wanted: str | None) -> bool:
+    return wanted is None or word in wanted.split(",")
 
 
 def _is_wanted(flow: Flow | LostFlows, given: Mapping[str, str]) -> bool:

@@ -17,7 +17,9 @@ from ebpflb.observe.http.server import TcpPort
 from ebpflb.relay.access import ObservedCluster, PodAccess
 from ebpflb.relay.agents import TlsAgents
 from ebpflb.relay.answers import Answers
-from ebpflb.relay.server import RelayPort, ServingCertificates
+from ebpflb.relay.exchange import Exchange
+from ebpflb.relay.following import FlowHub
+from ebpflb.relay.server import MOST_WATCHERS, RelayPort, ServingCertificates
 from ebpflb.web.server import HttpServer
 from ebpflb.web.tls import Certificates, mutual_client
 
@@ -26,6 +28,11 @@ _log = logging.getLogger("ebpflb.relay")
 _ADDRESS = ":8443"
 _TLS, _AGENT_TLS = "/etc/ebpflb/tls", "/etc/ebpflb/agent-tls"
 _ANSWER_SECONDS = 25.0
+
+
+class _Port(TcpPort):
+    # Of the others, few are answered at once.
+    most_clients = MOST_WATCHERS + 64
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> BindAddress:
@@ -105,10 +112,14 @@ def relay(
             return str(error)
         return ""
 
-    port = RelayPort(cluster, Answers(cluster, agents), unready)
+    hub = FlowHub(
+        cluster.agents.get,
+        lambda agent: Exchange(agent.address, agent_port, encryption.context()),
+    )
+    port = RelayPort(cluster, Answers(cluster, agents, hub), unready)
     certificates = ServingCertificates(tls_directory, cluster.front_proxy.get)
     server = HttpServer()
-    listening = TcpPort(server, bind_address, port.respond, encryption=certificates.context)
+    listening = _Port(server, bind_address, port.respond, encryption=certificates.context)
     listening.start(hard_fail=True)
     _log.info("started", extra=fields(version=__version__, port=listening.number))
     ended = threading.Event()

@@ -57,12 +57,16 @@ class ApiError(Exception):
 
 
 class ListRequest(NamedTuple):
-    """namespace: "" for all. parameters: those of the resource. nodes: the only ones; none: all."""
+    """namespace: "" for all. parameters: those of the resource. nodes: the only ones; none: all.
+
+    is_watch: for what happens from now on.
+    """
 
     resource: str
     namespace: str
     parameters: Mapping[str, str]
     nodes: tuple[str, ...] = ()
+    is_watch: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -89,20 +93,23 @@ def list_request(target: str) -> ListRequest | None:
         return None
     given = _parameters(resource, url.query)
     nodes = tuple(filter(None, given.pop("node", "").split(",")))
-    return ListRequest(resource, namespace, given, nodes)
+    is_watch = given.pop("watch", "") not in ("", "0", "false")
+    if is_watch and resource != FLOWS:
+        raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"{resource} cannot be watched")
+    if is_watch and (wrong := given.keys() & {"limit", "since", "until"}):
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"{min(wrong)}: a watch begins now, and has no end")
+    return ListRequest(resource, namespace, given, nodes, is_watch)
 
 
 def _parameters(resource: str, query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
-    known = ("node", *_PARAMETERS[resource])
+    known = ("node", "watch", *_PARAMETERS[resource])
     found = dict[str, str]()
     for name, value in pairs:
         if name in found:
             raise ApiError(HTTPStatus.BAD_REQUEST, f"{name}: may be given once")
         if name in known:
             found[name] = value
-        elif name in ("watch", "follow") and value not in ("", "0", "false"):
-            raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"{resource} cannot be watched")
         elif name not in _OF_EVERY_LIST:
             text = f"unknown parameter {name!r}{nearest(name, known)}"
             raise ApiError(HTTPStatus.BAD_REQUEST, text)
@@ -153,7 +160,7 @@ DISCOVERY: Mapping[str, Document] = {
                 "singularName": kind.lower(),
                 "namespaced": True,
                 "kind": kind,
-                "verbs": ["list"],
+                "verbs": ["list", "watch"] if resource == FLOWS else ["list"],
             }
             for resource, kind in KINDS.items()
         ],

@@ -4,7 +4,7 @@
 import logging
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 
@@ -21,12 +21,12 @@ from ebpflb.relay.requests import (
     list_request,
     status_document,
 )
-from ebpflb.web.answers import JSON, Answer, Request, in_thread
+from ebpflb.web.answers import JSON, Answer, Request, StreamedAnswer, in_thread
 from ebpflb.web.tls import CERTIFICATE, KEY, Certificates
 
 _log = logging.getLogger("ebpflb.relay")
 
-MOST_AT_ONCE = 16
+MOST_AT_ONCE, MOST_WATCHERS = 16, 1000
 _OK = Answer(b"ok")
 
 
@@ -37,12 +37,13 @@ class RelayPort:
         self, cluster: ObservedCluster, answers: Answers, ready: Callable[[], str]
     ) -> None:
         """`ready`: why the relay cannot answer now, or ""."""
+        self._watchers = threading.Semaphore(MOST_WATCHERS)
         self._cluster = cluster
         self._answers = answers
         self._ready = ready
         self._places = threading.Semaphore(MOST_AT_ONCE)
 
-    async def respond(self, request: Request) -> Answer:
+    async def respond(self, request: Request) -> Answer | StreamedAnswer:
         match request.target.partition("?")[0]:
             case "/livez":
                 return _OK
@@ -52,15 +53,19 @@ class RelayPort:
                 return Answer((why or "ok").encode(), status=status)
         return await in_thread(self._answer, request)
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> Answer | StreamedAnswer:
         try:
-            return Answer(encode(self._document(request)), JSON)
+            found = self._found(request)
+            if isinstance(found, Mapping):
+                return Answer(encode(found), JSON)
+            return StreamedAnswer(found)
         except ApiError as error:
             return _refusal(error)
         except EbpflbError as error:
             return _refusal(ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
 
-    def _document(self, request: Request) -> Document:
+    def _found(self, request: Request) -> Document | Iterator[bytes]:
+        """A document, or the lines of a watch."""
         headers = [
             (name.decode(), value.decode(errors="replace")) for name, value in request.headers
         ]
@@ -74,13 +79,40 @@ class RelayPort:
         wanted = list_request(request.target)
         if wanted is None:
             raise ApiError(HTTPStatus.NOT_FOUND, "the relay knows no such path")
-        if not self._places.acquire(blocking=False):
-            text = f"{MOST_AT_ONCE} requests are being answered: try again"
-            raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text)
+        if wanted.is_watch:
+            watching = _entered(self._watchers, MOST_WATCHERS, "watches")
+            try:
+                return _until_closed(self._answers.watch(wanted, viewer), watching)
+            except BaseException:
+                watching.release()
+                raise
+        answering = _entered(self._places, MOST_AT_ONCE, "requests")
         try:
             return self._answers.document(wanted, viewer)
         finally:
-            self._places.release()
+            answering.release()
+
+
+def _entered(places: threading.Semaphore, most: int, what: str) -> threading.Semaphore:
+    if not places.acquire(blocking=False):
+        text = f"{most} {what} are being answered: try again"
+        raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text)
+    return places
+
+
+def _until_closed(pieces: Iterator[bytes], place: threading.Semaphore) -> Iterator[bytes]:
+    """Begin at once, so that the place is given back even if nobody reads."""
+    made = _giving_back(pieces, place)
+    next(made)
+    return made
+
+
+def _giving_back(pieces: Iterator[bytes], place: threading.Semaphore) -> Iterator[bytes]:
+    try:
+        yield b""
+        yield from pieces
+    finally:
+        place.release()
 
 
 def _refusal(error: ApiError) -> Answer:

@@ -24,7 +24,7 @@ from ebpflb.web.connection import PIECE_BYTES, Connection
 _log = logging.getLogger("ebpflb.http")
 
 BACKLOG = 1024
-_MOST_CONNECTIONS = 256
+MOST_CONNECTIONS = 256
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 0.1
 _HANDSHAKE_SECONDS = 10.0
@@ -35,7 +35,7 @@ _RESERVED = 16
 class Clients:
     """The connections that share a limit. For the server's thread."""
 
-    def __init__(self, most: int = _MOST_CONNECTIONS) -> None:
+    def __init__(self, most: int = MOST_CONNECTIONS) -> None:
         self._most = most
         # Oldest first.
         self._incomplete: dict[asyncio.Task[None], None] = {}

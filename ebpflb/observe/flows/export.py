@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ebpflb.log import fields
 from ebpflb.model.flow import LostFlows, flow_line
-from ebpflb.observe.flows.flow_log import FlowHistory
+from ebpflb.observe.flows.history import FlowHistory
 
 _log = logging.getLogger("ebpflb.observe")
 

@@ -7,12 +7,10 @@ up at once, because the Service or pod may be gone a moment later.
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from sys import byteorder
-from typing import Generic, NamedTuple, TypeVar
 
 from ebpflb.dataplane.flows.records import StoredFlow, brief, decode, is_readable
 from ebpflb.dataplane.kernel.maps import MapSet
@@ -25,61 +23,16 @@ from ebpflb.model.flow import Flow, flow_line
 from ebpflb.model.pod import NamedPod
 from ebpflb.model.service import Service, ServiceName, ServicePortName
 from ebpflb.observe.flows.client_counts import ClientCounts
+from ebpflb.observe.flows.history import FlowHistory
 
 Maps = Callable[[], MapSet | None]
 """Returns the maps in use, or None before there are any."""
 PodOf = Callable[[Address], NamedPod]
 """Returns the pod that has an address, or had it last."""
 
-Record = TypeVar("Record")
-
 _MOST_GONE = 1024
 _NAMES = "lb_names"
 _PROTOCOLS = frozenset(Protocol)
-
-
-class NumberedRecords(NamedTuple, Generic[Record]):
-    """Consecutive records starting with number `first`. `lost`: overwritten ones before it."""
-
-    first: int
-    records: Sequence[Record]
-    lost: int = 0
-
-    @property
-    def end(self) -> int:
-        """The number of the next record."""
-        return self.first + len(self.records)
-
-
-class FlowHistory(Generic[Record]):
-    """The last records, numbered from 0. Thread-safe; adding never waits for readers."""
-
-    def __init__(self, size: int) -> None:
-        self._records = deque[Record](maxlen=size)
-        self._end = 0
-        self._changed = threading.Condition()
-
-    @property
-    def end(self) -> int:
-        """The number of the next record."""
-        return self._end
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Add records, oldest first, overwriting the oldest ones."""
-        with self._changed:
-            self._records.extend(records)
-            self._end += len(records)
-            self._changed.notify_all()
-
-    def since(self, number: int, wait: float = 0) -> NumberedRecords[Record]:
-        """The remaining records from `number` on; waits up to `wait` seconds for one."""
-        with self._changed:
-            if wait and self._end <= number:
-                self._changed.wait(wait)
-            first = self._end - len(self._records)
-            begin = max(number, first)
-            newest = islice(reversed(self._records), max(self._end - begin, 0))
-            return NumberedRecords(begin, list(newest)[::-1], begin - number)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line
 from ebpflb.model.pod import names_by_address
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.flows.flow_log import FlowLog, NumberedRecords
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.history import NumberedRecords
 from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.http.query_socket import (
     JSON_LINES,

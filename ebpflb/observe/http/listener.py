@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ebpflb.errors import ConfigError
 from ebpflb.log import fields
 from ebpflb.web.answers import Respond
-from ebpflb.web.server import Clients, Encryption, HttpServer
+from ebpflb.web.server import MOST_CONNECTIONS, Clients, Encryption, HttpServer
 
 _log = logging.getLogger("ebpflb.observe")
 
@@ -24,6 +24,7 @@ class Listener:
     """Answers at what `open_socket()` returns, from `start()` until `stop()`."""
 
     failed, recovered = "cannot listen", "listening"
+    most_clients = MOST_CONNECTIONS
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Listener:
         `open_socket` raises OSError or ConfigError.
         """
         self.socket: socket.socket | None = None
-        self.clients = Clients()
+        self.clients = Clients(self.most_clients)
         self._server = server
         self._address = address
         self._open_socket = open_socket

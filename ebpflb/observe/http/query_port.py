@@ -8,15 +8,15 @@ from ebpflb.observe.http.listener import RETRY_SECONDS
 from ebpflb.observe.http.query_socket import Route, answered, json_reply
 from ebpflb.observe.http.server import TcpPort
 from ebpflb.web.answers import Answer, Request, StreamedAnswer
-from ebpflb.web.server import Clients, Encryption, HttpServer
+from ebpflb.web.server import Encryption, HttpServer
 from ebpflb.words.observe import RELAY
-
-# Each may hold half a megabyte of buffers for TLS.
-_MOST_CONNECTIONS = 48
 
 
 class QueryPort(TcpPort):
     """Answers the same queries of the relay, over TLS with certificates on both sides."""
+
+    # Each may hold half a megabyte of buffers for TLS.
+    most_clients = 48
 
     def __init__(
         self,
@@ -29,7 +29,6 @@ class QueryPort(TcpPort):
     ) -> None:
         respond = self._respond_to_relay
         super().__init__(server, address, respond, retry=retry, encryption=encryption)
-        self.clients = Clients(_MOST_CONNECTIONS)
         self._routes = routes
 
     async def _respond_to_relay(self, request: Request) -> Answer | StreamedAnswer:

@@ -8,13 +8,14 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from msgspec.json import encode
 
 from ebpflb.observe.health import Health
-from ebpflb.observe.http.listener import RETRY_SECONDS, Listener
+from ebpflb.observe.http.listener import Listener
 from ebpflb.web.answers import JSON, Answer, Request, Respond, in_thread
-from ebpflb.web.server import BACKLOG, Encryption, HttpServer
+from ebpflb.web.server import BACKLOG, HttpServer
 
 Routes = Mapping[str, Callable[[], Answer]]
 """By path. One that has other forms has them by path, space and form(): of those, and of text, the
@@ -37,12 +38,11 @@ class TcpPort(Listener):
         server: HttpServer,
         address: tuple[str, int],
         respond: Respond,
-        *,
-        retry: float = RETRY_SECONDS,
-        encryption: Encryption | None = None,
+        **options: Any,
     ) -> None:
-        shown, listen = "{}:{}".format(*address), partial(_listen, *address)
-        super().__init__(server, shown, listen, respond, retry=retry, encryption=encryption)
+        """`options`: those of Listener."""
+        shown = "{}:{}".format(*address)
+        super().__init__(server, shown, partial(_listen, *address), respond, **options)
 
     @property
     def number(self) -> int:

@@ -64,13 +64,13 @@ def test_who_may_view_a_namespace_may_ask_about_it() -> None:
     added = {name: value for name, value in role["metadata"]["labels"].items() if "rbac" in name}
     assert added == {f"{AGGREGATE}{name}": "true" for name in ("view", "edit", "admin")}
     asked = ("flows", "frontends", "rates", "connections", "explanations")
-    assert rights(role) == {(GROUP, name): {"get", "list"} for name in asked}
+    assert rights(role) == {(GROUP, name): {"get", "list", "watch"} for name in asked}
 
 
 def test_the_whole_cluster_is_for_those_whom_somebody_names() -> None:
     objects = render(RELAY)
     role = of_relay(objects, "ClusterRole")["ebpflb-cluster-view"]
-    assert rights(role) == {(GROUP, "*"): {"get", "list"}}
+    assert rights(role) == {(GROUP, "*"): {"get", "list", "watch"}}
     assert not [name for name in role["metadata"]["labels"] if name.startswith(AGGREGATE)]
     bound = [
         each["roleRef"]["name"]

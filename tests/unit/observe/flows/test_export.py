@@ -10,7 +10,7 @@ import pytest
 
 from ebpflb.observe.flows import export
 from ebpflb.observe.flows.export import FlowExport, RotatedFile, StandardOutput, sink_for
-from ebpflb.observe.flows.flow_log import FlowHistory
+from ebpflb.observe.flows.history import FlowHistory
 
 
 class Full:

@@ -2,7 +2,7 @@
 import threading
 import time
 
-from ebpflb.observe.flows.flow_log import FlowHistory, NumberedRecords
+from ebpflb.observe.flows.history import FlowHistory, NumberedRecords
 
 
 def filled(size, *records):
