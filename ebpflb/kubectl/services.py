@@ -216,7 +216,7 @@ def plain_frontends(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, An
 
 
 def frontends_of(items: bytes) -> list[FrontendOfCluster]:
-    """The inverse of _plain(), from JSON. ValueError or DecodeError."""
+    """The inverse of plain_frontends(), from JSON. ValueError or DecodeError."""
     return sorted(map(_of_plain, _items_decoder.decode(items)), key=lambda each: each.name)
 
 

@@ -27,7 +27,8 @@ _log = logging.getLogger("ebpflb.relay")
 
 _ADDRESS = ":8443"
 _TLS, _AGENT_TLS = "/etc/ebpflb/tls", "/etc/ebpflb/agent-tls"
-_ANSWER_SECONDS = 25.0
+# Less than the plugin waits.
+_ANSWER_SECONDS = 15.0
 
 
 class _Port(TcpPort):

@@ -82,14 +82,15 @@ def going(backend: BackendRate) -> str:
 
 def _label(backend: BackendRate) -> str:
     """The pod, or the address if it is not known."""
-    where = f"{backend.pod}:{backend.port}" if backend.pod else ""
+    port = f":{backend.port}" if backend.port else ""
+    where = f"{backend.pod}{port}" if backend.pod else ""
     return f"    {where or socket_address(backend.address, backend.port)}"
 
 
 def _long_label(backend: BackendRate) -> str:
-    """The pod, if it is known, and the address."""
-    pod = f"{backend.pod} " if backend.pod else ""
-    return f"    {pod}{socket_address(backend.address, backend.port)}"
+    """The pod and the address, as far as they are known."""
+    address = socket_address(backend.address, backend.port) if backend.address else ""
+    return f"    {' '.join(filter(None, (backend.pod, address)))}"
 
 
 def _column(

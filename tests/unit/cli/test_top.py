@@ -110,6 +110,17 @@ def test_a_pod_is_shown_by_its_name_and_wide_with_its_address_too():
     assert narrow.endswith("local, removed")
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_of_a_hidden_backend_only_what_stands_for_its_name_is_shown(is_wide):
+    hidden = BackendRate(
+        *("", 0, False, False, True, 1.0, 3, 0.0, 0.0, 0.0, 1.0, "", "unwatched"),
+        pod="another namespace",
+    )
+    given = [service(active=3, backends=(hidden,))]
+    lines = list(text_lines(top_lines(given, backends=True, every=False, is_wide=is_wide), None))
+    assert lines[2].startswith("    another namespace  ")
+
+
 @pytest.mark.parametrize("ejection", ["trial", "ejected"])
 def test_a_service_with_an_endpoint_that_is_left_out_is_not_idle(ejection):
     pod = BackendRate(
