@@ -4,6 +4,7 @@
 import http.client
 import json
 import ssl
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import namespaces
+from ebpflb.model.flow import Flow, read_flow
+from ebpflb.model.watched import FollowedNode, read_watch_line
 from ebpflb.words.observe import GROUP, PATH, VERSION
 from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import workloads
+from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.control_plane import run_tool
 from tests.cluster.released.plugin import Plugin
@@ -127,3 +131,62 @@ def test_only_the_api_server_may_ask_the_relay(cluster: Cluster):
         answer = asked.getresponse()
         assert answer.status == http.HTTPStatus.UNAUTHORIZED
         assert b"only the API server may ask" in answer.read()
+
+
+def test_the_plugin_asks_the_relay_and_shows_the_same(
+    cluster: Cluster, viewer: Plugin, plugin: Plugin
+):
+    space = ("-n", SPACE)
+    may_exec = ("auth", "can-i", "create", "pods/exec", "-n", NAMESPACE)
+    with pytest.raises(EbpflbError):
+        run_tool("kubectl", may_exec, viewer.kubeconfig)
+    for asked in (("services",), ("explain", "asker-node2", "web:tcp")):
+        mine, theirs = (
+            [_without_counts(each) for each in user.json(*asked, *space, "--via", via)]
+            for user, via in ((viewer, "auto"), (plugin, "exec"))
+        )
+        assert mine == theirs
+    assert "web" in {each["service"] for each in viewer.json("top", *space, "--all")}
+    flows = viewer.json("flows", *space, "--last", "5")
+    assert {each["service"]["namespace"] for each in flows} == {SPACE}
+    viewer.json("connections", *space)
+    for elsewhere in ("flows -A", "services -n kube-system", "status"):
+        refused = viewer.run(*elsewhere.split(), status=1).stderr
+        assert "RBAC forbids it" in refused
+        assert len(refused.splitlines()) == 1 + (elsewhere != "status")
+
+
+def _without_counts(item: dict[str, Any]) -> dict[str, Any]:
+    """What does not change from one answer to the next."""
+    changing = ("connections", "failed", "refused", "dropped", "answer")
+    return {name: value for name, value in item.items() if name not in changing}
+
+
+def test_flows_are_watched_as_they_happen(cluster: Cluster, viewer: Plugin):
+    path = f"{PATH}/namespaces/{SPACE}/flows?watch=true"
+    watch = [str(binary("kubectl")), "get", "--raw", path, f"--kubeconfig={viewer.kubeconfig}"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watching:
+        try:
+            lines = map(read_watch_line, filter(str.strip, watching.stdout or ()))
+            followed = [next(lines) for _ in cluster.nodes]
+            running = {
+                each.node for each in followed if isinstance(each, FollowedNode) and each.runs
+            }
+            assert running == {node.name for node in cluster.nodes}
+            workloads.ask_from_pod(cluster, SPACE, "asker-node1", f"http://web.{SPACE}")
+            flow = next(read_flow(each) for each in lines if isinstance(each, str))
+            assert isinstance(flow, Flow)
+            assert flow.client
+            assert (flow.node, flow.client.pod) == ("node1", f"{SPACE}/asker-node1")
+        finally:
+            watching.kill()
+
+
+def test_the_api_server_writes_down_who_has_looked(cluster: Cluster):
+    user = f"system:serviceaccount:{SPACE}:viewer"
+    asked = {
+        (each["verb"], each["objectRef"]["resource"])
+        for each in cluster.control_plane.audit_events()
+        if each["user"]["username"] == user and each.get("objectRef", {}).get("apiGroup") == GROUP
+    }
+    assert {("list", "frontends"), ("list", "flows"), ("watch", "flows")} <= asked
