@@ -47,9 +47,8 @@ class FlowHub:
 
         A watcher that is too slow is told how many it has missed. ClusterError.
         """
-        with self._watching():
-            number = self._history.end
-            yield list(self._states.values())
+        with self._watching() as (number, states):
+            yield states
             while True:
                 batch = self._history.since(number, _LOOK_SECONDS)
                 number = batch.end
@@ -57,13 +56,16 @@ class FlowHub:
                 yield [*lost, *batch.records]
 
     @contextmanager
-    def _watching(self) -> Iterator[None]:
+    def _watching(self) -> Iterator[tuple[int, list[Watched]]]:
+        """The number of the first record, and what was known before it."""
         with self._lock:
+            number = self._history.end
             if not self._watchers:
                 self._start()
+            states: list[Watched] = [*self._states.values()] if self._watchers else []
             self._watchers += 1
         try:
-            yield
+            yield number, states
         finally:
             with self._lock:
                 self._watchers -= 1
