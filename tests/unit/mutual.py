@@ -57,16 +57,18 @@ def connected(
 ) -> ssl.SSLSocket:
     """To a port of this machine, with the certificate in a directory. OSError.
 
+    Reading raises SSLError where the server leaves without the end of TLS.
     `name`: whom the client wants. `buffer`: what it lets the kernel receive for it.
     """
     context = mutual_client(who) if isinstance(who, Path) else who
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     client = socket.socket()
     client.settimeout(SECONDS)
     if buffer:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     try:
         client.connect(("127.0.0.1", port))
-        return context.wrap_socket(client, server_hostname=name)
+        return context.wrap_socket(client, server_hostname=name, suppress_ragged_eofs=False)
     except OSError:
         client.close()
         raise

@@ -3,6 +3,7 @@
 
 import http.client
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 
@@ -75,5 +76,5 @@ def wait_until(is_so: Callable[[], object]) -> None:
 def is_dropped(client: socket.socket) -> bool:
     try:
         return not read(client)
-    except ConnectionResetError:
+    except (ConnectionResetError, ssl.SSLError):
         return True
