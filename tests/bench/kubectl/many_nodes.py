@@ -108,7 +108,7 @@ def _serve(parent: Connection, nodes: int, services: int, called: int) -> None:
     objects.lists["/api/v1/nodes"] = list(map(node, names))
     everywhere = _everywhere()
     told = {
-        f"ebpflb-{name}": {**everywhere, **_on_node(number, nodes, services, called)}
+        f"ebpflb-{name}": {**everywhere, **on_node(number, nodes, services, called)}
         for number, name in enumerate(names)
     }
 
@@ -135,7 +135,7 @@ def _everywhere() -> dict[str, str]:
     }
 
 
-def _on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str]:
+def on_node(node: int, nodes: int, services: int, called: int) -> dict[str, str]:
     """Command -> its output on one node, which has traffic of some Services."""
     busy = {(node * called + each) % services for each in range(called)}
     frontends: list[FrontendRow] = []
