@@ -43,23 +43,35 @@ class Authority:
         (folder / "issued").touch()
         (folder / "authority").write_text(_AUTHORITY.format(folder=folder))
 
+    @property
+    def certificate(self) -> Path:
+        """Its own."""
+        return self._folder / CA
+
+    @property
+    def text(self) -> str:
+        """That as PEM."""
+        return self.certificate.read_text()
+
     def issue(
         self,
         directory: Path,
         *names: str,
         dns: str = "",
+        address: str = "",
         begin: timedelta = -_DAY,
         end: timedelta = _DAY,
     ) -> Path:
         """A certificate whose subject has these common names, in the directory, which it returns.
 
-        begin, end: of its validity, from now.
+        dns, address: by which clients know it as a server. begin, end: of its validity, from now.
         """
         directory.mkdir(parents=True, exist_ok=True)
         request, extensions = self._folder / "request", self._folder / "extensions"
         subject, key = _subject(names), str(directory / KEY)
         openssl("req", "-new", *_NEW_KEY, "-keyout", key, "-out", str(request), *subject)
-        extensions.write_text(f"subjectAltName = DNS:{dns}\n" if dns else "")
+        server = f"DNS:{dns}" if dns else f"IP:{address}" if address else ""
+        extensions.write_text(f"subjectAltName = {server}\n" if server else "")
         openssl(
             *("ca", "-batch", "-notext", "-config", str(self._folder / "authority")),
             *("-in", str(request), "-out", str(directory / CERTIFICATE), "-preserveDN"),

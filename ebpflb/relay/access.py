@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster as the relay sees it: its agents, nodes and pods, and who may ask what."""
 
+import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from kubernetes.client import Configuration
@@ -17,6 +18,7 @@ from ebpflb.model.service import ServiceName
 from ebpflb.relay.identity import FrontProxy, front_proxy
 from ebpflb.relay.redaction import ClusterAddresses, cluster_addresses
 from ebpflb.relay.rights import ViewerRights
+from ebpflb.relay.shared import Shared
 
 Value = TypeVar("Value")
 
@@ -25,6 +27,7 @@ _load: Callable[..., None] = load_incluster_config
 _ANSWER_SECONDS = 10.0
 _AGENTS_SECONDS, _NODES_SECONDS, _FRONT_PROXY_SECONDS = 5.0, 30.0, 60.0
 _FRONT_PROXY = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
+_ENDED = ("Succeeded", "Failed")
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -43,22 +46,49 @@ class PodAccess(Access):
 
 
 class Kept(Generic[Value]):
-    """What `read` returns, read again after some seconds. Thread-safe; one thread reads."""
+    """What `read` returns, read again after some seconds. Thread-safe.
+
+    One thread reads; those that come meanwhile get what it gets, be it an error.
+    """
 
     def __init__(self, seconds: float, read: Callable[[], Value]) -> None:
         self._seconds = seconds
         self._read = read
         self._lock = threading.Lock()
+        self._reading = Shared[Value]()
         self._found: Value | None = None
         self._read_at = 0.0
 
+    @property
+    def last(self) -> Value | None:
+        """What was last read, if anything was; reads nothing."""
+        with self._lock:
+            return self._found
+
     def get(self) -> Value:
         """Raises what `read` raises."""
+        found = self._fresh()
+        return self._reading.get("", self._renewed) if found is None else found
+
+    def _renewed(self) -> Value:
+        # Another thread may have read it since.
+        if (found := self._fresh()) is None:
+            began, found = time.monotonic(), self._read()
+            with self._lock:
+                self._found, self._read_at = found, began
+        return found
+
+    def _fresh(self) -> Value | None:
         with self._lock:
-            now = time.monotonic()
-            if self._found is None or now - self._read_at > self._seconds:
-                self._found, self._read_at = self._read(), now
-            return self._found
+            is_old = time.monotonic() - self._read_at > self._seconds
+            return None if is_old else self._found
+
+
+class PodWithAddress(NamedTuple):
+    """is_on_host: in the network of its node."""
+
+    namespace: str
+    is_on_host: bool
 
 
 class ObservedCluster:
@@ -83,15 +113,17 @@ class ObservedCluster:
             raise ClusterError(f"pod {pod} has no address yet")
         return addresses
 
-    def pod_with(self, address: str) -> Mapping[str, Any] | None:
-        """A pod that has this address and is not in the network of its node."""
+    def pods_with(self, address: str) -> list[PodWithAddress]:
+        """Pods that have this address first, without those that have ended, which keep theirs."""
+        query = [("fieldSelector", f"status.podIP={address}")]
         with self.access.reading():
-            for pod in self.access.items(
-                "/api/v1/pods", [("fieldSelector", f"status.podIP={address}")]
-            ):
-                if not pod["spec"].get("hostNetwork"):
-                    return pod
-        return None
+            return [
+                PodWithAddress(
+                    str(pod["metadata"]["namespace"]), bool(pod["spec"].get("hostNetwork"))
+                )
+                for pod in self.access.items("/api/v1/pods", query)
+                if pod.get("status", {}).get("phase") not in _ENDED
+            ]
 
     def _agents(self) -> list[RemoteAgent]:
         with self.access.reading():
@@ -102,4 +134,11 @@ class ObservedCluster:
 
     def _front_proxy(self) -> FrontProxy:
         with self.access.reading():
-            return front_proxy(self.access.get(_FRONT_PROXY)["data"])
+            found = front_proxy(self.access.get(_FRONT_PROXY)["data"])
+        # ssl takes no other text, which may be between certificates.
+        client_ca = found.client_ca.encode("ascii", "replace").decode()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=client_ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise ClusterError("the API server's front proxy has no readable CA") from error
+        return found._replace(client_ca=client_ca)

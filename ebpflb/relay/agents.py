@@ -2,12 +2,14 @@
 """Asks agents over mutual TLS what the plugin asks by executing commands in their pods."""
 
 import http.client
+import io
 import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -72,17 +74,18 @@ class TlsAgents:
     ) -> AgentAnswer:
         deadline = time.monotonic() + self.seconds
         given = {name: _text(value) for name, value in options.items() if value}
-        connection = _AgentConnection(agent.address, self.port, self.encryption())
+        connection = _AgentConnection(agent.address, self.port, self.encryption(), deadline)
         with closing(connection):
             connection.request("GET", f"/v1/{command}?{urlencode(given)}", headers={"Host": AGENT})
-            connection.allow(deadline)
             response = connection.getresponse()
             content = bytearray()
             while piece := response.read1(_PIECE_BYTES):
                 content += piece
                 if len(content) > _MOST_BYTES:
                     raise ClusterError(f"answers with more than {_MOST_BYTES >> 20} MiB")
-                connection.allow(deadline)
+            if response.length:
+                # read1() does not complain about what is missing.
+                raise http.client.IncompleteRead(bytes(content), response.length)
         text = content.decode(errors="replace")
         if response.status == HTTPStatus.OK:
             return AgentAnswer(agent, 0, text)
@@ -90,23 +93,49 @@ class TlsAgents:
 
 
 class _AgentConnection(http.client.HTTPSConnection):
-    def __init__(self, address: str, port: int, context: ssl.SSLContext) -> None:
+    """deadline: of the answer, by a monotonic clock; TimeoutError, however slowly it comes."""
+
+    def __init__(self, address: str, port: int, context: ssl.SSLContext, deadline: float) -> None:
         super().__init__(address, port, timeout=_CONNECT_SECONDS, context=context)
         self._encryption = context
+        made: Any = partial(_Response, deadline)
+        self.response_class = made
 
     def connect(self) -> None:
         """The certificate has the name of agents, whatever their address."""
         plain = socket.create_connection((self.host, self.port), _CONNECT_SECONDS)
-        self.sock = self._encrypted = self._encryption.wrap_socket(plain, server_hostname=AGENT)
+        self.sock = self._encryption.wrap_socket(plain, server_hostname=AGENT)
 
-    def allow(self, deadline: float) -> None:
-        """TimeoutError at the deadline, of a monotonic clock, which the next read keeps, too."""
-        left = deadline - time.monotonic()
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, deadline: float, connection: socket.socket, *given: Any, **more: Any):
+        super().__init__(connection, *given, **more)
+        self.fp.close()
+        self.fp = io.BufferedReader(_UntilDeadline(connection, deadline))
+
+
+class _UntilDeadline(io.RawIOBase):
+    """A time limit of the socket alone would begin anew with each byte of a header."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        # Keeps the socket open until it is closed.
+        self._raw = connection.makefile("rb", buffering=0)
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        # Of an answer that has ended there is no socket any more.
-        if self._encrypted.fileno() >= 0:
-            self._encrypted.settimeout(left)
+        self._connection.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def _text(value: str | bool) -> str:
@@ -122,12 +151,22 @@ def _error_of(text: str, status: int) -> str:
 
 def _reason(error: Exception) -> str:
     """Without the address of the node."""
-    if isinstance(error, TimeoutError):
-        return "does not answer in time"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"has a certificate that is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"refuses the relay's certificate, or speaks no TLS ({error.reason})"
-    if isinstance(error, OSError):
-        return f"cannot be reached: {error.strerror or error}"
-    return str(error) or type(error).__name__
+    match error:
+        case TimeoutError():
+            found = "does not answer in time"
+        case ssl.SSLCertVerificationError():
+            found = f"has a certificate that is not trusted: {error.verify_message}"
+        case ConnectionResetError() | BrokenPipeError() | ssl.SSLEOFError():
+            # In TLS 1.3 a client learns only then that it is refused.
+            found = (
+                "ends the connection without an answer: maybe it refuses the relay's certificate"
+            )
+        case ssl.SSLError():
+            found = f"refuses the relay's certificate, or speaks no TLS: {error.reason}"
+        case http.client.IncompleteRead():
+            found = "breaks off in the middle of its answer"
+        case OSError():
+            found = f"cannot be reached: {error.strerror or error}"
+        case _:
+            found = str(error) or type(error).__name__
+    return found

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answer to each request: asked of the agents, merged as the plugin does, then redacted."""
 
+import logging
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http import HTTPStatus
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
-from ebpflb.cli.explain_words import address_or_name, parse_target
-from ebpflb.config.values import Number, duration
+from ebpflb.cli.explain_words import parse_target
+from ebpflb.config.values import Number, boolean, duration
 from ebpflb.errors import ClusterError, ConfigError
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import Answering, Asking
@@ -20,19 +23,19 @@ from ebpflb.kubectl.explain import explained
 from ebpflb.kubectl.flows import recent
 from ebpflb.kubectl.services import FrontendOfCluster, merged, plain_frontends
 from ebpflb.kubectl.top import sampled
-from ebpflb.model.address import format_address
 from ebpflb.model.connection import OpenConnection, WantedConnections
 from ebpflb.model.flow import Flow, FlowClient, LostFlows
-from ebpflb.model.watched import FollowedNode, watch_line
 from ebpflb.relay.access import ObservedCluster
 from ebpflb.relay.explaining import check_explanation, own_explanations
-from ebpflb.relay.following import FlowHub, Watched
 from ebpflb.relay.identity import Viewer
-from ebpflb.relay.redaction import NamespaceSight
+from ebpflb.relay.redaction import ELSEWHERE, NamespaceSight
 from ebpflb.relay.requests import ApiError, Document, ListRequest, list_document
 from ebpflb.relay.rights import Attributes
 from ebpflb.relay.shared import Shared
+from ebpflb.relay.wanted import ENDS, normal
 from ebpflb.words.observe import CONNECTIONS, EXPLANATIONS, FLOWS, FRONTENDS, RATES
+
+_log = logging.getLogger("ebpflb.relay")
 
 Found = TypeVar("Found")
 
@@ -41,6 +44,7 @@ _SAMPLE_SECONDS, _LONGEST_SAMPLE = 2.0, 10.0
 # More than most clusters have nodes: each waits for as long as a sample takes.
 _AGENTS_AT_ONCE = 256
 _PODS, _NODES = Attributes("list", "", "pods"), Attributes("list", "", "nodes")
+_FULL_NAME = re.compile(r"(?<![\w./-])([a-z0-9-]+)/[a-z0-9.-]+(?![\w/])")
 
 
 class Merged(NamedTuple):
@@ -56,53 +60,44 @@ class Answers:
 
     cluster: ObservedCluster
     executor: Answering
-    hub: FlowHub
     shared: Shared[Merged] = field(default_factory=Shared)
 
     def document(self, request: ListRequest, viewer: Viewer) -> Document:
         """ApiError, ClusterError."""
-        sight = self._sight(request.namespace, viewer)
+        sight = self.sight(request.namespace, viewer)
         try:
-            if sight and not self._may_ask(request, sight):
+            request = normal(request)
+            if sight and not self.may_ask(request, sight):
                 return list_document(request.resource, [], {})
-            found = self.shared.get(request.key, lambda: self._merged(request))
+            agents = self._agents(request.nodes, sight)
+            found = self.shared.get(request.key, lambda: self._merged(request, agents))
         except ConfigError as error:
             raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
         except ClusterError as error:
-            text = sight.text(str(error)) if sight else str(error)
-            raise ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, text) from error
+            raise ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, told(str(error), sight)) from error
         items = _ITEMS[request.resource](found.items, request, sight)
-        failures = {
-            _told(error, sight): sorted(nodes) for error, nodes in sorted(found.failures.items())
-        }
-        return list_document(request.resource, items, failures)
+        return list_document(request.resource, items, _told_failures(found.failures, sight))
 
-    def watch(self, request: ListRequest, viewer: Viewer) -> Iterator[bytes]:
-        """Lines of JSON of the flows that are wanted, as they happen; b"" now and then.
-
-        ApiError, ClusterError, before the first piece.
-        """
-        sight = self._sight(request.namespace, viewer)
-        if sight and not self._may_ask(request, sight):
-            text = "from or to: another's pod, whose flows you may not see"
-            raise ApiError(HTTPStatus.FORBIDDEN, text)
-        batches = self.hub.watch()
-        first = next(batches)
-        return (_watch_lines(batch, request, sight) for batch in chain([first], batches))
-
-    def _sight(self, namespace: str, viewer: Viewer) -> NamespaceSight | None:
-        """None for all namespaces: of those nothing is left out."""
+    def sight(self, namespace: str, viewer: Viewer) -> NamespaceSight | None:
+        """None for all namespaces: of those nothing is left out. ApiError."""
         if not namespace:
             return None
-        rights = self.cluster.rights
+        try:
+            addresses = self.cluster.addresses.get()
+        except ClusterError as error:
+            raise _unknown_rights(error) from error
+        may = partial(self._may, viewer)
         return NamespaceSight(
-            namespace,
-            lambda of: rights.may(viewer, _PODS._replace(namespace=of)),
-            rights.may(viewer, _NODES),
-            self.cluster.addresses.get(),
+            namespace, lambda of: may(_PODS._replace(namespace=of)), may(_NODES), addresses
         )
 
-    def _may_ask(self, request: ListRequest, sight: NamespaceSight) -> bool:
+    def _may(self, viewer: Viewer, what: Attributes) -> bool:
+        try:
+            return self.cluster.rights.may(viewer, what)
+        except ClusterError as error:
+            raise _unknown_rights(error) from error
+
+    def may_ask(self, request: ListRequest, sight: NamespaceSight) -> bool:
         """Whether there may be anything that the viewer may see. ApiError if it asks elsewhere."""
         given, namespace = request.parameters, request.namespace
         if service := given.get("service", ""):
@@ -110,21 +105,21 @@ class Answers:
         if request.resource == EXPLANATIONS:
             check_explanation(self.cluster, given, sight)
             return True
-        pods = [_pod(given[name]) for name in ("from", "to") if given.get(name)]
-        return all(not pod or _sees(sight, pod) for pod in pods)
+        return all(_may_be_seen(given.get(name, ""), sight) for name in ENDS)
 
-    def _merged(self, request: ListRequest) -> Merged:
-        asking = Asking(
-            self.cluster.access, self._agents(request.nodes), self.executor, _AGENTS_AT_ONCE
-        )
+    def _merged(self, request: ListRequest, agents: list[RemoteAgent]) -> Merged:
+        asking = Asking(self.cluster.access, agents, self.executor, _AGENTS_AT_ONCE)
         items = list(_ASKED[request.resource](asking, request))
         return Merged(items, asking.failures)
 
-    def _agents(self, nodes: tuple[str, ...]) -> list[RemoteAgent]:
+    def _agents(self, nodes: tuple[str, ...], sight: NamespaceSight | None) -> list[RemoteAgent]:
         try:
             agents = self.cluster.agents.get()
         except ClusterError as error:
-            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+            _log.warning("cannot find the agents: %s", error)
+            # The error names namespaces.
+            text = "the relay finds no agents: ask who runs the cluster" if sight else str(error)
+            raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, text) from error
         if unknown := set(nodes) - {each.node for each in agents}:
             text = f"node {', '.join(sorted(unknown))}: not found"
             raise ApiError(HTTPStatus.BAD_REQUEST, text)
@@ -150,7 +145,8 @@ def _asked_flows(asking: Asking, request: ListRequest) -> Iterable[Any]:
     given = request.parameters
     if limit := given.get("limit"):
         _check("limit", limit, Number(0, MOST_ITEMS))
-    return _bounded(recent(asking, {**given, "services-of": request.namespace}))
+    bound = {"limit": str(MOST_ITEMS + 1)}
+    return _bounded(recent(asking, {**bound, **given, "services-of": request.namespace}))
 
 
 def _asked_connections(asking: Asking, request: ListRequest) -> Iterable[Any]:
@@ -159,7 +155,7 @@ def _asked_connections(asking: Asking, request: ListRequest) -> Iterable[Any]:
         request.namespace,
         given.get("service", ""),
         given.get("from", ""),
-        given.get("backend-gone") == "true",
+        "backend-gone" in given and _check("backend-gone", given["backend-gone"], boolean),
         _check("older", given["older"], duration) if "older" in given else 0.0,
     )
     return _bounded(opened(asking, wanted))
@@ -167,9 +163,6 @@ def _asked_connections(asking: Asking, request: ListRequest) -> Iterable[Any]:
 
 def _asked_explanations(asking: Asking, request: ListRequest) -> Iterable[Any]:
     given = request.parameters
-    for name in ("from", "to"):
-        if name not in given:
-            raise ApiError(HTTPStatus.BAD_REQUEST, f"{name}: say what is to be explained")
     return explained(asking, given["from"], given["to"], request.namespace)
 
 
@@ -198,7 +191,7 @@ def _flow_items(
     if not sight:
         return list(map(to_builtins, found))
     seen = (each if isinstance(each, LostFlows) else sight.flow(each) for each in found)
-    shown = (each for each in seen if each and _is_wanted(each, request.parameters))
+    shown = (each for each in seen if each and is_wanted(each, request.parameters))
     return list(map(to_builtins, shown))
 
 
@@ -233,75 +226,25 @@ def _seen(found: Iterable[Found], see: Callable[[Found], Found | None] | None) -
     return filter(None, map(see, found)) if see else iter(found)
 
 
-def _watch_lines(
-    batch: Iterable[Watched], request: ListRequest, sight: NamespaceSight | None
-) -> bytes:
-    return b"".join(
-        watch_line(shown)
-        for each in batch
-        if not request.nodes or each.node in ("", *request.nodes)
-        if (shown := _watched(each, request.parameters, sight))
-    )
-
-
-def _watched(
-    found: Watched, given: Mapping[str, str], sight: NamespaceSight | None
-) -> Watched | None:
-    if isinstance(found, FollowedNode):
-        return replace(found, why=sight.text(found.why)) if sight else found
-    if isinstance(found, LostFlows):
-        return found
-    shown = sight.flow(found) if sight else found
-    return shown if shown and _is_chosen(shown, given) and _is_wanted(shown, given) else None
-
-
-def _is_chosen(flow: Flow, given: Mapping[str, str]) -> bool:
-    """By what agents look for themselves where they are asked for a list."""
-    service = f"{flow.service.namespace}/{flow.service.name}" if flow.service else ""
-    return (
-        given.get("service", service) == service
-        and _is_one(flow.verdict, given.get("verdict"))
-        and _is_one(flow.event, given.get("event"))
-    )
-
-
-def _is_one(word: str, wanted: str | None) -> bool:
-    return wanted is None or word in wanted.split(",")
-
-
-def _is_wanted(flow: Flow | LostFlows, given: Mapping[str, str]) -> bool:
+def is_wanted(flow: Flow | LostFlows, given: Mapping[str, str]) -> bool:
     """Whether it matches by what is shown of it: a filter must not find what is hidden."""
     if isinstance(flow, LostFlows):
         return True
     source, target = given.get("from", ""), given.get("to", "")
     is_target = not target or _is_end(target, flow.backend)
     return (not source or _is_end(source, flow.client)) and (
-        is_target or _canonical(target) == flow.frontend.address
+        is_target or target == flow.frontend.address
     )
 
 
 def _is_end(wanted: str, end: FlowClient | None) -> bool:
-    return end is not None and _canonical(wanted) in (end.pod, end.address)
+    return end is not None and wanted in (end.pod, end.address)
 
 
-def _canonical(text: str) -> str:
-    found = address_or_name(text, "", None)
-    if not found:
-        return text
-    return format_address(found.address) if found.address else str(found.name)
-
-
-def _pod(text: str) -> str:
-    """NAMESPACE/NAME; "" for an address. ConfigError."""
-    found = address_or_name(text, "", None)
-    if not found:
-        raise ConfigError(f"{text!r}: want an address or NAMESPACE/POD")
-    return str(found.name) if found.name else ""
-
-
-def _sees(sight: NamespaceSight, pod: str) -> bool:
-    namespace = pod.partition("/")[0]
-    return namespace == sight.namespace or sight.sees_pods(namespace)
+def _may_be_seen(wanted: str, sight: NamespaceSight) -> bool:
+    """Whether it is no pod of a namespace whose pods the viewer may not list."""
+    namespace, slash, _ = wanted.partition("/")
+    return not slash or sight.sees(namespace)
 
 
 def _require_own(namespace: str, own: str) -> None:
@@ -310,7 +253,7 @@ def _require_own(namespace: str, own: str) -> None:
         raise ApiError(HTTPStatus.BAD_REQUEST, text)
 
 
-def _check(name: str, text: str, parse: Callable[[object], float]) -> float:
+def _check(name: str, text: str, parse: Callable[[object], Found]) -> Found:
     try:
         return parse(text)
     except ValueError as error:
@@ -326,8 +269,32 @@ def _bounded(found: Iterator[Found]) -> list[Found]:
     return kept
 
 
-def _told(error: str, sight: NamespaceSight | None) -> str:
-    """Within a namespace without names like the one that an agent does not know."""
+def _told_failures(
+    failures: Mapping[str, set[str]], sight: NamespaceSight | None
+) -> Mapping[str, list[str]]:
+    """Those that read the same are one."""
+    found = defaultdict[str, set[str]](set)
+    for error, nodes in failures.items():
+        found[told(error, sight)] |= nodes
+    return {error: sorted(found[error]) for error in sorted(found)}
+
+
+def told(error: str, sight: NamespaceSight | None) -> str:
+    """Within a namespace without names of others.
+
+    In brackets are names like one that an agent does not know, and what nobody could read.
+    """
     if not sight:
         return error
-    return sight.text(error.partition(" (")[0] if error.startswith("unknown ") else error)
+
+    def shown(name: re.Match[str]) -> str:
+        return name[0] if sight.sees(name[1]) else ELSEWHERE
+
+    return sight.text(_FULL_NAME.sub(shown, error.partition(" (")[0]))
+
+
+def _unknown_rights(error: ClusterError) -> ApiError:
+    """The error may have the address of a node."""
+    _log.warning("cannot tell what a viewer may see: %s", error)
+    text = "the API server does not tell what you may see: try again"
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, text)

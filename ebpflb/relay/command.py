@@ -20,6 +20,7 @@ from ebpflb.relay.answers import Answers
 from ebpflb.relay.exchange import Exchange
 from ebpflb.relay.following import FlowHub
 from ebpflb.relay.server import MOST_WATCHERS, RelayPort, ServingCertificates
+from ebpflb.relay.watching import FlowWatches
 from ebpflb.web.server import HttpServer
 from ebpflb.web.tls import Certificates, mutual_client
 
@@ -117,8 +118,8 @@ def relay(
         cluster.agents.get,
         lambda agent: Exchange(agent.address, agent_port, encryption.context()),
     )
-    port = RelayPort(cluster, Answers(cluster, agents, hub), unready)
-    certificates = ServingCertificates(tls_directory, cluster.front_proxy.get)
+    port = RelayPort(cluster, FlowWatches(Answers(cluster, agents), hub.watch), unready)
+    certificates = ServingCertificates(tls_directory, lambda: cluster.front_proxy.last)
     server = HttpServer()
     listening = _Port(server, bind_address, port.respond, encryption=certificates.context)
     listening.start(hard_fail=True)

@@ -159,6 +159,10 @@ class NamespaceSight:
             differences=self._differences(frontend.differences),
         )
 
+    def sees(self, namespace: str) -> bool:
+        """Whether it may know the pods of a namespace."""
+        return namespace == self.namespace or self.sees_pods(namespace)
+
     def text(self, line: bytes | str) -> str:
         """With A_NODE for each address of a node, be it alone, with a port or in brackets.
 
@@ -187,7 +191,7 @@ class NamespaceSight:
             return self._sees_pod(pod)
         if not address or self._is_node(address):
             return True
-        return not self._may_be_a_pods(canonical(address)) or self.sees_pods("")
+        return not self.may_be_a_pods(canonical(address)) or self.sees_pods("")
 
     def _is_node(self, address: str) -> bool:
         return canonical(address) in self.addresses.nodes
@@ -197,9 +201,9 @@ class NamespaceSight:
         namespace, _, name = pod.partition("/")
         if not name or "/" in name:
             return self.sees_pods("")
-        return namespace == self.namespace or self.sees_pods(namespace)
+        return self.sees(namespace)
 
-    def _may_be_a_pods(self, address: str) -> bool:
+    def may_be_a_pods(self, address: str) -> bool:
         """`address`: canonical, or "" for what is none, of which nothing is known."""
         if not address:
             return True

@@ -7,7 +7,7 @@ They are those of Kubernetes (API conventions; k8s.io/apimachinery, pkg/apis/met
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ebpflb.config.values import nearest
 from ebpflb.words.observe import (
@@ -34,7 +34,11 @@ _PARAMETERS = {
     EXPLANATIONS: ("from", "to"),
 }
 # What clients of Kubernetes add to any list.
-_OF_EVERY_LIST = ("timeout", "timeoutSeconds", "pretty")
+_OF_EVERY_LIST = (
+    *("timeout", "timeoutSeconds", "pretty"),
+    *("limit", "resourceVersion", "resourceVersionMatch"),
+)
+_FALSE = ("", "0", "false")
 _REASONS = {
     HTTPStatus.BAD_REQUEST: "BadRequest",
     HTTPStatus.UNAUTHORIZED: "Unauthorized",
@@ -42,6 +46,7 @@ _REASONS = {
     HTTPStatus.NOT_FOUND: "NotFound",
     HTTPStatus.METHOD_NOT_ALLOWED: "MethodNotAllowed",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "RequestEntityTooLarge",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "Invalid",
     HTTPStatus.TOO_MANY_REQUESTS: "TooManyRequests",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
     HTTPStatus.GATEWAY_TIMEOUT: "Timeout",
@@ -76,13 +81,10 @@ class ListRequest(NamedTuple):
 
 def list_request(target: str) -> ListRequest | None:
     """From the target of a request; None if it is no list. ApiError."""
-    try:
-        url = urlsplit(target)
-    except ValueError as error:
-        raise ApiError(HTTPStatus.BAD_REQUEST, f"no path: {error}") from error
-    if not url.path.startswith(f"{PATH}/"):
+    path, _, query = target.partition("?")
+    if not path.startswith(f"{PATH}/"):
         return None
-    match [unquote(part) for part in url.path.removeprefix(f"{PATH}/").split("/")]:
+    match [unquote(part) for part in path.removeprefix(f"{PATH}/").split("/")]:
         case ["namespaces", namespace, resource] if namespace:
             pass
         case [resource]:
@@ -91,9 +93,9 @@ def list_request(target: str) -> ListRequest | None:
             return None
     if resource not in KINDS:
         return None
-    given = _parameters(resource, url.query)
+    given = _parameters(resource, query)
     nodes = tuple(filter(None, given.pop("node", "").split(",")))
-    is_watch = given.pop("watch", "") not in ("", "0", "false")
+    is_watch = given.pop("watch", "") not in _FALSE
     if is_watch and resource != FLOWS:
         raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"{resource} cannot be watched")
     if is_watch and (wrong := given.keys() & {"limit", "since", "until"}):
@@ -103,12 +105,12 @@ def list_request(target: str) -> ListRequest | None:
 
 def _parameters(resource: str, query: str) -> dict[str, str]:
     pairs = parse_qsl(query, keep_blank_values=True)
-    known = ("node", "watch", *_PARAMETERS[resource])
+    known = ("node", *_PARAMETERS[resource])
     found = dict[str, str]()
     for name, value in pairs:
         if name in found:
             raise ApiError(HTTPStatus.BAD_REQUEST, f"{name}: may be given once")
-        if name in known:
+        if name in known or name == "watch":
             found[name] = value
         elif name not in _OF_EVERY_LIST:
             text = f"unknown parameter {name!r}{nearest(name, known)}"

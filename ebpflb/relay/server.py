@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The relay's port: health for the kubelet, discovery and answers for the API server."""
 
-import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
 from msgspec.json import encode
 
-from ebpflb.errors import ClusterError, EbpflbError
+from ebpflb.errors import EbpflbError
 from ebpflb.relay.access import ObservedCluster
-from ebpflb.relay.answers import Answers
-from ebpflb.relay.identity import FrontProxy, viewer_of
+from ebpflb.relay.identity import FrontProxy, Viewer, viewer_of
 from ebpflb.relay.requests import (
     DISCOVERY,
     ApiError,
     Document,
+    ListRequest,
     list_request,
     status_document,
 )
+from ebpflb.relay.watching import FlowWatches
 from ebpflb.web.answers import JSON, Answer, Request, StreamedAnswer, in_thread
 from ebpflb.web.tls import CERTIFICATE, KEY, Certificates
-
-_log = logging.getLogger("ebpflb.relay")
 
 MOST_AT_ONCE, MOST_WATCHERS = 16, 1000
 _OK = Answer(b"ok")
@@ -34,14 +34,14 @@ class RelayPort:
     """Answers each request with an Answer; a request is worth little until it names a viewer."""
 
     def __init__(
-        self, cluster: ObservedCluster, answers: Answers, ready: Callable[[], str]
+        self, cluster: ObservedCluster, watches: FlowWatches, ready: Callable[[], str]
     ) -> None:
         """`ready`: why the relay cannot answer now, or ""."""
-        self._watchers = threading.Semaphore(MOST_WATCHERS)
         self._cluster = cluster
-        self._answers = answers
+        self._watches = watches
         self._ready = ready
         self._places = threading.Semaphore(MOST_AT_ONCE)
+        self._watchers = threading.Semaphore(MOST_WATCHERS)
 
     async def respond(self, request: Request) -> Answer | StreamedAnswer:
         match request.target.partition("?")[0]:
@@ -80,39 +80,30 @@ class RelayPort:
         if wanted is None:
             raise ApiError(HTTPStatus.NOT_FOUND, "the relay knows no such path")
         if wanted.is_watch:
-            watching = _entered(self._watchers, MOST_WATCHERS, "watches")
-            try:
-                return _until_closed(self._answers.watch(wanted, viewer), watching)
-            except BaseException:
-                watching.release()
-                raise
-        answering = _entered(self._places, MOST_AT_ONCE, "requests")
-        try:
-            return self._answers.document(wanted, viewer)
-        finally:
-            answering.release()
+            made = self._watch(wanted, viewer)
+            # Errors are told before the stream begins, and its place is given back at its end.
+            next(made)
+            return made
+        with _place(self._places, MOST_AT_ONCE, "requests"):
+            return self._watches.answers.document(wanted, viewer)
+
+    def _watch(self, wanted: ListRequest, viewer: Viewer) -> Iterator[bytes]:
+        with _place(self._watchers, MOST_WATCHERS, "watches"):
+            pieces = self._watches.lines(wanted, viewer)
+            yield b""
+            yield from pieces
 
 
-def _entered(places: threading.Semaphore, most: int, what: str) -> threading.Semaphore:
+@contextmanager
+def _place(places: threading.Semaphore, most: int, what: str) -> Iterator[None]:
+    """ApiError if all are taken."""
     if not places.acquire(blocking=False):
         text = f"{most} {what} are being answered: try again"
         raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text)
-    return places
-
-
-def _until_closed(pieces: Iterator[bytes], place: threading.Semaphore) -> Iterator[bytes]:
-    """Begin at once, so that the place is given back even if nobody reads."""
-    made = _giving_back(pieces, place)
-    next(made)
-    return made
-
-
-def _giving_back(pieces: Iterator[bytes], place: threading.Semaphore) -> Iterator[bytes]:
     try:
-        yield b""
-        yield from pieces
+        yield
     finally:
-        place.release()
+        places.release()
 
 
 def _refusal(error: ApiError) -> Answer:
@@ -123,30 +114,32 @@ def _refusal(error: ApiError) -> Answer:
 class ServingCertificates:
     """The context of the relay's port. Clients need no certificate, or one of the API server."""
 
-    def __init__(self, directory: Path, front_proxy: Callable[[], FrontProxy]) -> None:
+    def __init__(self, directory: Path, front_proxy: Callable[[], FrontProxy | None]) -> None:
+        """`front_proxy`: as far as it is known; the kubelet's probes must not wait for it."""
         self._directory = directory
         self._front_proxy = front_proxy
+        self._lock = threading.Lock()
         self._client_ca = ""
-        self._certificates = Certificates(directory, self._made)
+        self._certificates = Certificates(directory, partial(_context, ""))
 
     def context(self) -> ssl.SSLContext:
         """OSError if there are no certificates yet."""
-        try:
-            client_ca = self._front_proxy().client_ca
-        except ClusterError as error:
-            # The kubelet's probes need none.
-            _log.debug("no client authority: %s", error)
-            client_ca = self._client_ca
-        if client_ca != self._client_ca:
-            self._client_ca = client_ca
-            self._certificates = Certificates(self._directory, self._made)
-        return self._certificates.context()
+        proxy = self._front_proxy()
+        with self._lock:
+            if proxy and proxy.client_ca != self._client_ca:
+                self._client_ca = proxy.client_ca
+                self._certificates = Certificates(
+                    self._directory, partial(_context, self._client_ca)
+                )
+            certificates = self._certificates
+        return certificates.context()
 
-    def _made(self, directory: Path) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
-        if self._client_ca:
-            context.verify_mode = ssl.CERT_OPTIONAL
-            context.load_verify_locations(cadata=self._client_ca)
-        return context
+
+def _context(client_ca: str, directory: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(directory / CERTIFICATE, directory / KEY)
+    if client_ca:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(cadata=client_ca)
+    return context

@@ -153,7 +153,9 @@ def _serve(parent: Connection, folder: Path, nodes: int, services: int) -> None:
     account, http = Account(folder / "account"), HttpServer()
     certificates = Certificates(folder / "agents", mutual_server)
     port = free_port()
-    agents = _AgentsPort(http, ("0.0.0.0", port), _told(nodes, services), encryption=certificates.context)
+    agents = _AgentsPort(
+        http, ("0.0.0.0", port), _told(nodes, services), encryption=certificates.context
+    )
     agents.start(hard_fail=True)
     with served(objects) as url, reachable(account, url):
         files = str(account.token), str(account.certificate)
@@ -169,7 +171,10 @@ class _AgentsPort(TcpPort):
 
 def _pod(number: int, name: str) -> dict[str, Any]:
     found = pod(name)
-    return {**found, "status": {**found["status"], "podIP": f"127.0.{1 + number // 250}.{1 + number % 250}"}}
+    return {
+        **found,
+        "status": {**found["status"], "podIP": f"127.0.{1 + number // 250}.{1 + number % 250}"},
+    }
 
 
 def _told(nodes: int, services: int) -> Respond:
