@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import threading
+from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -28,6 +29,8 @@ MOST_CONNECTIONS = 256
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 0.1
 _HANDSHAKE_SECONDS = 10.0
+# Each connection over TLS has a buffer of this size, which asyncio makes 256 KiB.
+_TLS_BUFFER = 2 * PIECE_BYTES
 # As many connections are possible if the process has no descriptor left.
 _RESERVED = 16
 
@@ -225,6 +228,7 @@ async def _opened(
     if not encryption:
         return await asyncio.open_connection(sock=accepted, limit=PIECE_BYTES)
     context = await in_thread(encryption)
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(PIECE_BYTES, loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)

@@ -37,7 +37,7 @@ from tests.bench import (
 from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
-from tests.bench.kubectl import many_nodes
+from tests.bench.kubectl import many_nodes, relayed
 from tests.bench.proxies import against, beside, first_packet, fortio
 from tests.bench.xdp import hooks, live, passed, peers, services
 from tests.leftovers import begin_run
@@ -63,6 +63,7 @@ BENCHES: dict[str, Bench] = {
     "sizing": memory.sizing,
     "many_nodes": many_nodes.run,
     "questions": questions.run,
+    "relay": relayed.run,
     "beside": beside.run,
     "against": against.run,
     "first_packet": first_packet.run,
@@ -98,8 +99,8 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
     """Measure speed and size; the results replace those in docs/development/benches.md.
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, busy, shared, fill,
-    memory, start, growth, api, sizing, many_nodes, beside, against, first_packet, fortio, programs,
-    programs_live, xdp, live, services, peers, passed or scrape; none means all.
+    memory, start, growth, api, sizing, many_nodes, questions, relay, beside, against, first_packet,
+    fortio, programs, programs_live, xdp, live, services, peers, passed or scrape; none means all.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
