@@ -26,7 +26,6 @@ from tests.bench import (
     node_port,
     programs,
     programs_live,
-    questions,
     scrape,
     shared,
     sock_ops,
@@ -37,7 +36,7 @@ from tests.bench import (
 from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
-from tests.bench.kubectl import many_nodes, relayed
+from tests.bench.kubectl import many_nodes, questions, relayed
 from tests.bench.proxies import against, beside, first_packet, fortio
 from tests.bench.xdp import hooks, live, passed, peers, services
 from tests.leftovers import begin_run

@@ -50,7 +50,7 @@ class _Cost(NamedTuple):
     """Of one question. megabytes: more than before, at most."""
 
     seconds: float
-    processor_seconds: float
+    cpu_seconds: float
     megabytes: float
 
 
@@ -76,7 +76,7 @@ def run(options: Options) -> Iterator[Row]:
 
 def _rows(case: str, cost: _Cost) -> Iterator[Row]:
     yield plain_row(_BENCH, f"{case}: time", cost.seconds, "s")
-    yield plain_row(_BENCH, f"{case}: processor", cost.processor_seconds * 1000, "ms")
+    yield plain_row(_BENCH, f"{case}: processor", cost.cpu_seconds * 1000, "ms")
     yield plain_row(_BENCH, f"{case}: memory", cost.megabytes, "MB")
 
 
