@@ -32,8 +32,8 @@ NAME = "kubectl ebpflb"
     epilog="""\b
 Nodes whose agent does not answer are listed on standard error, and the exit status is 1.
 You need permission to list pods, and to get and create pods/exec in the agents' namespace. If the
-cluster has a relay, then services, top, flows without --follow, connections, explain and live
-only need permission to list what they show, in the API group observe.ebpflb.io.
+cluster has a relay, then services, top, flows, connections, explain, live and ui only need
+permission to list what they show, in the API group observe.ebpflb.io, and to watch flows.
 
 \b
 Examples:

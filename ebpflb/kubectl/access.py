@@ -4,7 +4,7 @@
 import os
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
@@ -36,6 +36,9 @@ METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _PAGE, _MOST_PAGES = 500, 2000
 _MOST_BYTES = 256 << 20
+_LONGEST_LINE = 64 << 10
+# How long an answer that goes on may be silent.
+_SILENT_SECONDS = 60.0
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Subprotocol of the kubelet's exec: binary frames whose first byte is the channel.
 _SUBPROTOCOL = "v4.channel.k8s.io"
@@ -138,6 +141,37 @@ class Access:
         """The API server's raw answer. ClusterError."""
         return self._answer("GET", path, query, accept)
 
+    def lines(self, path: str, query: Query = (), accept: str = JSON) -> Generator[str, None, None]:
+        """The lines of an answer that goes on, as they arrive, also empty ones. ClusterError.
+
+        Asks at once; what is wrong until the answer begins is raised here, and the rest on reading.
+        """
+        with self._reaching():
+            answer = self._sent("GET", path, query, accept)
+        connection = answer.connection
+        # Without one the answer has taken the socket over, with the time for its beginning.
+        if connection and connection.sock:
+            connection.sock.settimeout(_SILENT_SECONDS)
+        return self._lines(answer)
+
+    def _lines(self, answer: Any) -> Generator[str, None, None]:
+        rest = b""
+        try:
+            for piece in answer.stream(_LONGEST_LINE):
+                *lines, rest = (rest + piece).split(b"\n")
+                if any(len(line) > _LONGEST_LINE for line in (*lines, rest)):
+                    text = f"sends a line of more than {_LONGEST_LINE >> 10} KiB"
+                    raise EndlessError(f"{self.server}: {text}")
+                yield from (line.decode(errors="replace") for line in lines)
+        except (urllib3.exceptions.ReadTimeoutError, TimeoutError) as error:
+            text = f"{self.server}: nothing has come for {_SILENT_SECONDS:g} s"
+            raise ClusterError(text) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            text = f"the connection to {self.server} was lost: {reason_of(error)}"
+            raise ClusterError(text) from error
+        finally:
+            answer.close()
+
     def create(self, path: str, body: Mapping[str, object]) -> Object:
         """What the API server makes of an object. ClusterError."""
         try:
@@ -153,26 +187,43 @@ class Access:
         accept: str,
         body: Mapping[str, object] | None = None,
     ) -> bytes:
+        with self._reaching():
+            answer = self._sent(method, path, query, accept, body)
+            content = bytes(answer.read(_MOST_BYTES + 1))
+        if len(content) > _MOST_BYTES:
+            raise EndlessError(f"{self.server}: the answer to {path} does not end")
+        return content
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
+            raise ClusterError(
+                f"cannot reach the API server at {self.server}: {reason_of(error)}"
+            ) from error
+
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        query: Query,
+        accept: str,
+        body: Mapping[str, object] | None = None,
+    ) -> Any:
+        """The answer, of which no more than the beginning has been read. ApiRefusalError."""
         host = self._configuration.host
         url = f"{host}{path}?{urlencode([pair for pair in query if pair[1]])}"
         timeout = (min(self.seconds, 5.0), self.seconds)
         headers = {**self._headers(), "Accept": accept}
         if body is not None:
             headers["Content-Type"] = JSON
-        try:
-            answer = self._client.call_api(
-                method, url, header_params=headers, body=body, _request_timeout=timeout
-            ).response
-            if answer.status >= HTTPStatus.BAD_REQUEST:
-                raise self._refusal(answer.status, message_of(answer), path)
-            content = bytes(answer.read(_MOST_BYTES + 1))
-        except (urllib3.exceptions.HTTPError, OSError, ApiException, ConfigException) as error:
-            raise ClusterError(
-                f"cannot reach the API server at {self.server}: {reason_of(error)}"
-            ) from error
-        if len(content) > _MOST_BYTES:
-            raise EndlessError(f"{self.server}: the answer to {path} does not end")
-        return content
+        answer = self._client.call_api(
+            method, url, header_params=headers, body=body, _request_timeout=timeout
+        ).response
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise self._refusal(answer.status, message_of(answer), path)
+        return answer
 
     def websocket(self, path: str, query: Query) -> websocket.WebSocket:
         """A connection to a pod's subresource. ClusterError."""

@@ -83,7 +83,7 @@ class Asking:
         """Like ask(), with what asks an agent."""
         for answer in ask_all(ask, agents, self.limit):
             if answer.status is None:
-                self.note(answer.agent, answer.error)
+                self.note(answer.agent.node, answer.error)
             else:
                 yield answer
 
@@ -110,19 +110,19 @@ class Asking:
         """Yield `read` of an answer, or nothing if it cannot read it, which is noted."""
         if answer.status == _USAGE_ERROR or not answer.stdout.strip():
             complaint = last_line(answer.stderr) or f"exit status {answer.status} and no output"
-            self.note(answer.agent, complaint)
+            self.note(answer.agent.node, complaint)
             return
         try:
             found = read(answer.agent, content_of(answer.stdout))
         except NONSENSE as error:
             what = f"{type(error).__name__}: {error}"
-            self.note(answer.agent, f"an answer that this version cannot read ({what})")
+            self.note(answer.agent.node, f"an answer that this version cannot read ({what})")
         else:
             yield answer.agent, found
 
-    def note(self, agent: RemoteAgent, error: str) -> None:
+    def note(self, node: str, error: str) -> None:
         """Keep an error for the report at the end."""
-        self.failures[" ".join(error.split())].add(agent.node)
+        self.failures[" ".join(error.split())].add(node)
 
 
 def last_line(text: str) -> str:

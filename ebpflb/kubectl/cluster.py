@@ -17,7 +17,7 @@ from ebpflb.cli.render import PAUSE_SECONDS, Found, Lines, pause, show
 from ebpflb.cli.table import visible
 from ebpflb.errors import ClusterError, EbpflbError
 from ebpflb.kubectl.access import Access, ForbiddenError
-from ebpflb.kubectl.agents import RemoteAgent, find_agents
+from ebpflb.kubectl.agents import find_agents
 from ebpflb.kubectl.asking import LIMIT, NO_AGENT, Asking
 from ebpflb.kubectl.execution import Executor, PodExecutor
 from ebpflb.kubectl.relay import NoRelayError, Relay, RelayQuestion, UselessRelayError
@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 Via = Literal["auto", "relay", "exec"]
 
 THROUGH_THE_RELAY = "through the relay"
+NOT_THROUGH_THE_RELAY = f"not {THROUGH_THE_RELAY}"
 
 _SECONDS = 20.0
 
@@ -66,26 +67,39 @@ class Cluster(Asking):
 
         `read`: see Relay.ask(). ConfigError, ClusterError.
         """
+        return self.through(lambda relay: self._answered(relay, question, read), otherwise)
+
+    def through(self, ask: Callable[[Relay], Result], otherwise: Callable[[], Result]) -> Result:
+        """What `ask` gets of the relay; or `otherwise`, of the agents, which are found first.
+
+        ConfigError, ClusterError.
+        """
         if self.relay:
             try:
-                return self._through(self.relay, question, read)
+                found = ask(self.relay)
             except UselessRelayError as error:
                 if self.relay.is_only:
                     raise
                 if not isinstance(error, NoRelayError):
-                    self.say(f"not through the relay ({error}): asking the nodes by pods/exec")
+                    self.say(f"{NOT_THROUGH_THE_RELAY} ({error}): asking the nodes by pods/exec")
+            else:
+                if not self.relay.is_only and sys.stderr.isatty():
+                    self.say(THROUGH_THE_RELAY)
+                return found
         self.find()
         return otherwise()
 
-    def _through(
+    def of_nodes(self, question: RelayQuestion) -> RelayQuestion:
+        """The same about the given nodes."""
+        parameters = {**question.parameters, "node": ",".join(self.nodes)}
+        return question._replace(parameters=parameters)
+
+    def _answered(
         self, relay: Relay, question: RelayQuestion, read: Callable[[bytes], Result]
     ) -> Result:
-        parameters = {**question.parameters, "node": ",".join(self.nodes)}
-        found, failures = relay.ask(question._replace(parameters=parameters), read)
+        found, failures = relay.ask(self.of_nodes(question), read)
         for error, nodes in failures.items():
             self.failures[" ".join(error.split())].update(nodes)
-        if not relay.is_only and sys.stderr.isatty():
-            self.say(THROUGH_THE_RELAY)
         return found
 
     def find(self) -> None:
@@ -119,9 +133,9 @@ class Cluster(Asking):
             found, self.impostors = find_agents(self.access, self.agent_namespace)
             self.agents = [each for each in found if each.node in (self.nodes or (each.node,))]
 
-    def tell(self, agent: RemoteAgent, error: str) -> None:
+    def tell(self, node: str, error: str) -> None:
         """Print an error now, on standard error."""
-        self.say(f"{agent.node}: {' '.join(error.split())}")
+        self.say(f"{node}: {' '.join(error.split())}")
         self.exit_status = 1
 
     @property

@@ -53,12 +53,12 @@ def opened(cluster: Asking, wanted: WantedConnections) -> Iterator[OpenConnectio
     for answer in cluster.ask(Question("connections", _options(wanted))):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
-            cluster.note(answer.agent, complaint)
+            cluster.note(answer.agent.node, complaint)
         for line in answer.stdout.splitlines():
             try:
                 found = read_connection(line)
             except JsonError as error:
-                cluster.note(answer.agent, f"a line that cannot be read: {error}")
+                cluster.note(answer.agent.node, f"a line that cannot be read: {error}")
             else:
                 found.node = answer.agent.node
                 yield found

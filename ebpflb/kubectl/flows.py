@@ -2,11 +2,11 @@
 """kubectl ebpflb flows: who connects to what through any node, and how it went."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from msgspec import Raw
@@ -16,13 +16,16 @@ from ebpflb.cli.flows import check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import Asking, Question, last_line
+from ebpflb.kubectl.asking import NO_AGENT, Asking, Question, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import argv_of
-from ebpflb.kubectl.relay import RelayQuestion
-from ebpflb.kubectl.streams import Lines, Streams, StreamState
+from ebpflb.kubectl.relay import Relay, RelayQuestion
+from ebpflb.kubectl.relay_streams import RelayStreams
+from ebpflb.kubectl.streams import Lines, NodeStreams, Streams, StreamState
 from ebpflb.model.flow import Flow, LostFlows, read_flow
 from ebpflb.words.observe import FLOWS
+
+HIDDEN_ENDS = "you may not see who this connection is from, or where it goes"
 
 # More than any agent has in memory.
 _EVERYTHING = "1048576"
@@ -54,7 +57,6 @@ def flows(cluster: Cluster, **given: Any) -> None:
     wanted = parameters(given, cluster.namespace)
     follows = bool(wanted.pop("follow", ""))
     if follows:
-        cluster.find()
         found = _followed(cluster, wanted)
     else:
         found = last_flows(cluster, wanted, wanted.get("namespace", ""))
@@ -71,9 +73,13 @@ def last_flows(
     parameters = {name: text for name, text in wanted.items() if name != "namespace"}
     return cluster.asked(
         RelayQuestion(FLOWS, namespace, parameters),
-        lambda items: iter([read_flow(bytes(each)) for each in _items_decoder.decode(items)]),
+        lambda items: iter(_of_items(items)),
         lambda: recent(cluster, wanted),
     )
+
+
+def _of_items(items: bytes) -> list[Flow | LostFlows]:
+    return [read_flow(bytes(each)) for each in _items_decoder.decode(items)]
 
 
 def recent(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
@@ -95,43 +101,91 @@ def _asked(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFl
     for answer in cluster.ask(Question("flows", wanted)):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
-            cluster.note(answer.agent, complaint)
-        yield from _decoded(cluster, answer.agent, answer.stdout.splitlines())
+            cluster.note(answer.agent.node, complaint)
+        yield from _decoded(cluster, answer.agent.node, answer.stdout.splitlines())
+
+
+class _FollowedFlows(NamedTuple):
+    """nodes: with an agent, as far as is known by now. earlier: flows to be shown first."""
+
+    streams: NodeStreams
+    nodes: Callable[[], Collection[str]]
+    earlier: Sequence[Flow | LostFlows] = ()
 
 
 def _followed(cluster: Cluster, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
-    watch = _Watch(cluster, argv_of(Question("flows", {**wanted, "follow": True})))
-    streams = Streams(watch.find)
-    streams.start()
+    found = cluster.through(
+        partial(_through_the_relay, cluster, wanted), partial(_of_the_agents, cluster, wanted)
+    )
+    reports = _Reports(cluster, found)
     try:
-        for node, what in streams:
+        yield from found.earlier
+        shown = set(map(_identity, found.earlier))
+        for node, what in found.streams:
             if isinstance(what, StreamState):
-                watch.note(node, what)
-            else:
-                yield from _decoded(cluster, watch.agents[node], [what])
+                reports.note(node, what)
+                continue
+            for flow in _decoded(cluster, node, [what]):
+                if shown and (identity := _identity(flow)) in shown:
+                    shown.remove(identity)
+                else:
+                    yield flow
     finally:
+        found.streams.stop()
+
+
+def _identity(found: Flow | LostFlows) -> object:
+    """time: agents that begin anew count from 0 again."""
+    return (found.node, found.seq, found.time) if isinstance(found, Flow) else None
+
+
+def _through_the_relay(cluster: Cluster, wanted: Mapping[str, str], relay: Relay) -> _FollowedFlows:
+    """Begins to follow before it asks for earlier flows, so that none is missing in between."""
+    given = {name: text for name, text in wanted.items() if name != "namespace"}
+    filters = {name: text for name, text in given.items() if name not in ("limit", "since")}
+    question = cluster.of_nodes(RelayQuestion(FLOWS, wanted.get("namespace", ""), filters))
+    streams = RelayStreams(partial(relay.follow, question))
+    streams.start()
+    earlier: Sequence[Flow | LostFlows] = ()
+    try:
+        if wanted.get("limit") != "0":
+            parameters = {**question.parameters, **given}
+            earlier, failures = relay.ask(question._replace(parameters=parameters), _of_items)
+            _tell_failures(cluster, failures)
+    except BaseException:
         streams.stop()
+        raise
+    return _FollowedFlows(streams, lambda: streams.followed, earlier)
 
 
-class _Watch:
-    """The agents being followed, and the state last reported to the user."""
+def _tell_failures(cluster: Cluster, failures: Mapping[str, Sequence[str]]) -> None:
+    for error, nodes in sorted(failures.items()):
+        for node in nodes if error != NO_AGENT else ():
+            cluster.tell(node, error)
+
+
+def _of_the_agents(cluster: Cluster, wanted: Mapping[str, str]) -> _FollowedFlows:
+    agents = _FollowedAgents(cluster, argv_of(Question("flows", {**wanted, "follow": True})))
+    streams = Streams(agents.find)
+    streams.start()
+    return _FollowedFlows(streams, lambda: agents.nodes)
+
+
+class _FollowedAgents:
+    """How to follow each node's agent. nodes: that have or had one."""
 
     def __init__(self, cluster: Cluster, argv: Sequence[str]) -> None:
         """`argv`: for the agents at the start. Later ones are asked for all they have in memory."""
         self._cluster, self._argv = cluster, argv
         self._first = {agent.pod for agent in cluster.agents}
         self._begun: set[str] = set()
-        self._running: set[str] = set()
-        self._silent: set[str] = set()
-        self._ran = -inf
-        self.agents: dict[str, RemoteAgent] = {}
+        self.nodes: set[str] = set()
 
     def find(self) -> Mapping[str, Lines]:
         """How to follow the current agents. ClusterError."""
         self._cluster.look_again()
         found = {each.node: each for each in self._cluster.agents if each.pod}
-        # Lines from nodes that are gone may still arrive.
-        self.agents |= found
+        self.nodes |= found.keys()
         return {node: partial(self._follow, agent) for node, agent in found.items()}
 
     def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
@@ -144,34 +198,54 @@ class _Watch:
             self._begun.add(agent.pod)
             yield line
 
+
+class _Reports:
+    """Tells the user once when a node breaks off, and when it is back."""
+
+    def __init__(self, cluster: Cluster, followed: _FollowedFlows) -> None:
+        self._cluster, self._nodes = cluster, followed.nodes
+        self._running: set[str] = set()
+        self._silent: set[str] = set()
+        self._ran = -inf
+
     def note(self, node: str, state: StreamState) -> None:
-        """Report once when a node breaks off and when it is back. ClusterError if all do."""
-        agent = self.agents[node]
+        """ClusterError if no node can be followed any more."""
         if state.runs:
+            self._ran = time.monotonic()
             self._running.add(node)
             if node in self._silent:
                 self._silent.remove(node)
-                self._cluster.tell(agent, "following again")
+                self._cluster.tell(node, "following again")
             return
         if node in self._running:
             self._running.remove(node)
             self._ran = time.monotonic()
-        if node not in self._silent:
+        if node not in self._silent and state.why != NO_AGENT:
             self._silent.add(node)
-            self._cluster.tell(agent, f"not following for now: {state.why}")
-        if self._silent >= self.agents.keys() and time.monotonic() - self._ran > _PATIENCE_SECONDS:
+            self._cluster.tell(node, f"not following for now: {state.why}")
+        is_silent = self._silent.issuperset(self._nodes())
+        if is_silent and time.monotonic() - self._ran > _PATIENCE_SECONDS:
             raise ClusterError("cannot follow any agent")
 
 
-def _decoded(
-    cluster: Asking, agent: RemoteAgent, lines: Iterable[str]
-) -> Iterator[Flow | LostFlows]:
+def _decoded(cluster: Asking, node: str, lines: Iterable[str]) -> Iterator[Flow | LostFlows]:
     """The flows, with the node added."""
     for line in lines:
         try:
             found = read_flow(line)
         except JsonError as error:
-            cluster.note(agent, f"a flow that this version cannot read ({error!r:.60})")
+            cluster.note(node, f"a flow that this version cannot read ({error!r:.60})")
         else:
-            found.node = agent.node
+            found.node = node
             yield found
+
+
+def is_hidden(flow: Flow) -> bool:
+    """Whether the relay has left out who the client is, or where it connects to."""
+    is_unnamed = flow.client is not None and is_redacted(flow.client.pod)
+    return is_unnamed or not flow.frontend.address
+
+
+def is_redacted(pod: str) -> bool:
+    """Whether this stands for the name of a pod, NAMESPACE/NAME, that the relay has left out."""
+    return bool(pod) and "/" not in pod

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The relay, an API of the cluster: what people may see who have no way into agents' pods."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
@@ -12,10 +12,11 @@ import msgspec
 
 from ebpflb.cli.table import visible
 from ebpflb.errors import ClusterError, ConfigError
-from ebpflb.kubectl.access import JSON, NONSENSE, Access, ApiRefusalError, EndlessError
+from ebpflb.kubectl.access import JSON, NONSENSE, Access, ApiRefusalError, EndlessError, Query
 from ebpflb.words.observe import API_VERSION, GROUP, KINDS, PATH
 
 Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 _LONGEST_REASON = 200
 
@@ -70,7 +71,7 @@ class Relay:
         """`read`: decodes the items; may raise NONSENSE. ConfigError, ClusterError."""
         if self.is_missing:
             raise _missing()
-        raw = self._answer(question)
+        raw = self._answer(question, self.access.read)
         try:
             answer = _decode(raw)
             kind = f"{KINDS[question.resource]}List"
@@ -81,11 +82,22 @@ class Relay:
             why = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
             raise _unreadable(why) from error
 
-    def _answer(self, question: RelayQuestion) -> bytes:
+    def follow(self, question: RelayQuestion) -> Generator[str, None, None]:
+        """The lines of a watch as they arrive, and an empty one now and then.
+
+        Asks at once. Errors until the watch begins are those of ask(); after that, ClusterError.
+        Asks also where there was no relay, because it may be there again.
+        """
+        parameters = {**question.parameters, "watch": "true"}
+        lines = self._answer(question._replace(parameters=parameters), self.access.lines)
+        self.is_missing = False
+        return lines
+
+    def _answer(self, question: RelayQuestion, read: Callable[[str, Query, str], Answer]) -> Answer:
         resource, namespace, parameters = question
         place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
         try:
-            return self.access.read(f"{PATH}/{place}{resource}", list(parameters.items()), JSON)
+            return read(f"{PATH}/{place}{resource}", list(parameters.items()), JSON)
         except EndlessError as error:
             raise _unreadable("its answer does not end") from error
         except ApiRefusalError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
+from typing import Protocol
 
 from ebpflb.errors import EbpflbError
 
@@ -28,6 +29,22 @@ class StreamState:
 
     runs: bool
     why: str = ""
+
+
+class NodeStreams(Protocol):
+    """What all nodes tell, whatever way it takes."""
+
+    def start(self) -> None:
+        """EbpflbError if there is nothing to follow."""
+        ...
+
+    def stop(self) -> None:
+        """End soon, and begin nothing again."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[str, str | StreamState]]:
+        """Yield each node's lines and states until `stop()`."""
+        ...
 
 
 class Streams:

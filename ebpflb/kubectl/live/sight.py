@@ -3,14 +3,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
-from ebpflb.kubectl.cluster import THROUGH_THE_RELAY, Cluster, some
+from ebpflb.kubectl.cluster import NOT_THROUGH_THE_RELAY, THROUGH_THE_RELAY, Cluster, some
 from ebpflb.kubectl.explain import explanations, text_of
-from ebpflb.kubectl.flows import last_flows
+from ebpflb.kubectl.flows import HIDDEN_ENDS, is_hidden, last_flows
 from ebpflb.kubectl.top import carried
 from ebpflb.model.flow import Flow, ServiceRate
 
@@ -28,11 +28,15 @@ class Looked(NamedTuple, Generic[Found]):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """namespace: of the Services; empty for all. interval: seconds of a sample. Thread-safe."""
+    """namespace: of the Services; empty for all. interval: seconds of a sample. Thread-safe.
+
+    said: of each kind of look, why it was last not through the relay.
+    """
 
     cluster: Cluster
     namespace: str
     interval: float
+    said: dict[str, str] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -44,7 +48,9 @@ class Sight:
     def services(self) -> Looked[list[ServiceRate]]:
         """What they carry from now on, for the length of a sample, on the nodes there are now."""
         return self._looked(
-            lambda cluster: carried(cluster, self.interval, self.namespace), anew=True
+            "services",
+            lambda cluster: carried(cluster, self.interval, self.namespace),
+            anew=True,
         )
 
     def flows(self, service: str) -> Looked[list[Flow]]:
@@ -55,14 +61,13 @@ class Sight:
             flows = last_flows(cluster, wanted, self.namespace)
             return [each for each in flows if isinstance(each, Flow)][::-1]
 
-        return self._looked(look)
+        return self._looked("flows", look)
 
     def explanation(self, flow: Flow) -> Looked[str]:
         """What happens to another connection like this one."""
+        if is_hidden(flow):
+            return Looked(None, HIDDEN_ENDS)
         client = flow.client
-        if (client and client.pod and "/" not in client.pod) or not flow.frontend.address:
-            # The relay has left out a name or an address.
-            return Looked(None, "you may not see who this connection is from, or where it goes")
         source = (client.pod or client.address) if client else "host"
         place = socket_address(flow.frontend.address, flow.frontend.port)
         target = f"{place}/{flow.protocol.lower()}"
@@ -71,9 +76,11 @@ class Sight:
             groups = explanations(cluster, source, target, "", self.namespace)
             return text_of(cluster, groups, "table")
 
-        return self._looked(look)
+        return self._looked("explanation", look)
 
-    def _looked(self, look: Callable[[Cluster], Found], *, anew: bool = False) -> Looked[Found]:
+    def _looked(
+        self, kind: str, look: Callable[[Cluster], Found], *, anew: bool = False
+    ) -> Looked[Found]:
         """Each look keeps failures of its own. anew: find the agents first, if they are asked."""
         said: list[str] = []
         failures: dict[str, set[str]] = defaultdict(set)
@@ -85,5 +92,10 @@ class Sight:
         if anew:
             self.cluster.agents = cluster.agents
         told = [each for each in said if each != THROUGH_THE_RELAY]
+        why = next((each for each in told if each.startswith(NOT_THROUGH_THE_RELAY)), "")
+        if why == self.said.get(kind, ""):
+            # It may last: the line is for what is new.
+            told = [each for each in told if each != why]
+        self.said[kind] = why
         told += [f"{some(nodes)}: {error}" for error, nodes in sorted(failures.items())]
         return Looked(found if found or not failures else None, "; ".join(told))

@@ -4,10 +4,12 @@
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import click
 
 from ebpflb.cli.agent_client import AGENT_DOWN
+from ebpflb.cli.options import listed, namespace_options
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
@@ -15,25 +17,36 @@ from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import Question
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import argv_of
+from ebpflb.kubectl.relay import Relay, RelayQuestion
+from ebpflb.kubectl.relay_streams import RelayStreams
 from ebpflb.kubectl.streams import Lines
+from ebpflb.kubectl.ui.explaining import as_wide_as, explanation
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import pages_of
-from ebpflb.kubectl.ui.server import PageServer
+from ebpflb.kubectl.ui.pages import pages_of, pages_with
+from ebpflb.kubectl.ui.server import Pages, PageServer
 from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.words.observe import FLOWS
 
-_FOLLOW = Question("flows", {"follow": True})
 # As wide as the page's panel.
-_ASK = ("env", "COLUMNS=52", "ebpflb")
+_WIDTH = "52"
+_ASK = ("env", f"COLUMNS={_WIDTH}", "ebpflb")
+
+
+class _Followed(NamedTuple):
+    following: Following
+    pages: Pages
 
 
 @click.command(
     epilog="""\b
 The page is only served to this machine. Keep its address secret: it contains a token. It counts
-flows from the start of the command, and keeps them for five minutes.
+flows from the start of the command, and keeps them for five minutes. It shows all namespaces,
+unless -n names one; of the relay you may need to name one that you may see.
 
 \b
 Examples:
   kubectl ebpflb ui
+  kubectl ebpflb ui -n shop
   kubectl ebpflb ui --port 8001     # reach it by ssh -L 8001:127.0.0.1:8001 HOST
 """
 )
@@ -44,17 +57,19 @@ Examples:
     metavar="PORT",
     help="Port on 127.0.0.1 to listen on.  [a free one]",
 )
+@namespace_options
 @cluster_command
-def ui(cluster: Cluster, port: int) -> None:
+def ui(cluster: Cluster, port: int, **given: Any) -> None:
     """Show live in a browser who talks to whom, and what fails."""
-    cluster.find()
-    nodes = _Nodes(cluster)
+    namespace = listed(given)
+    name = ", ".join(filter(None, (namespace, cluster.access.cluster)))
     traffic = LiveTraffic()
-    following = Following(traffic, nodes.find)
-    with PageServer(
-        pages_of(traffic, following, nodes.run, cluster.access.cluster), port
-    ) as server:
-        following.start()
+    followed = cluster.through(
+        partial(_through_the_relay, traffic, cluster, namespace, name),
+        partial(_of_the_nodes, traffic, cluster, namespace, name),
+    )
+    with as_wide_as(_WIDTH), PageServer(followed.pages, port) as server:
+        followed.following.start()
         click.echo(server.url)
         click.echo(
             "Open this address in a browser on this machine. Press Ctrl-C to stop.", err=True
@@ -62,14 +77,32 @@ def ui(cluster: Cluster, port: int) -> None:
         try:
             server.wait()
         finally:
-            following.stop()
+            followed.following.stop()
+
+
+def _through_the_relay(
+    traffic: LiveTraffic, cluster: Cluster, namespace: str, name: str, relay: Relay
+) -> _Followed:
+    question = cluster.of_nodes(RelayQuestion(FLOWS, namespace))
+    streams = RelayStreams(partial(relay.follow, question))
+    streams.open()
+    following = Following(traffic, streams)
+    explain = partial(explanation, cluster, namespace)
+    return _Followed(following, pages_with(traffic, following, explain, name))
+
+
+def _of_the_nodes(traffic: LiveTraffic, cluster: Cluster, namespace: str, name: str) -> _Followed:
+    nodes = _Nodes(cluster, namespace)
+    following = Following(traffic, nodes.find)
+    return _Followed(following, pages_of(traffic, following, nodes.run, name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """The current agents by node."""
+    """The current agents by node. namespace: whose flows are followed; empty for all."""
 
     cluster: Cluster
+    namespace: str
 
     def find(self) -> Mapping[str, Lines]:
         """How to follow each node. ClusterError."""
@@ -78,8 +111,9 @@ class _Nodes:
 
     def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
         """The node's flows. ClusterError says whether it is served without its agent."""
+        question = Question("flows", {"follow": True, "namespace": self.namespace})
         try:
-            yield from self.cluster.executor.stream(agent, argv_of(_FOLLOW))
+            yield from self.cluster.executor.stream(agent, argv_of(question))
         except ClusterError as error:
             shown = self._without_agent(agent)
             raise ClusterError(f"{shown}; {error}" if shown else str(error)) from error

@@ -5,10 +5,12 @@ import re
 from typing import Final, NamedTuple
 
 from ebpflb.cli.flows import frontend_of
+from ebpflb.kubectl.flows import is_redacted
 from ebpflb.model.flow import Flow
 from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 
 OTHERS: Final = "others"
+HIDDEN: Final = "hidden"
 UNKNOWN = "unknown"
 
 # What controllers append to a pod's name: hashes of Deployments (no vowels, no 0, 1, 3), times of
@@ -21,7 +23,7 @@ class Party(NamedTuple):
     """A client, or the target of its connection. `pod`: the bare name; empty if unknown.
 
     kind: pod; cluster: a cluster address without a name; outside; nobody: refused or dropped before
-    a backend was chosen; others.
+    a backend was chosen; hidden: who it is may not be seen; others.
     """
 
     kind: str
@@ -77,7 +79,7 @@ def _client(flow: Flow) -> Party:
     if client and client.pod:
         return _pod(client.pod, client.workload, node)
     kind = "cluster" if is_here else "outside"
-    return Party(kind, client.address if client else UNKNOWN, node=node)
+    return Party(kind, (client and client.address) or UNKNOWN, node=node)
 
 
 def _target(flow: Flow) -> Party:
@@ -86,11 +88,16 @@ def _target(flow: Flow) -> Party:
         return Party("nobody", f"{flow.verdict}: {flow.why or 'no reason given'}")
     if backend.pod:
         return _pod(backend.pod, backend.workload, backend.node, backend.zone)
-    return Party("cluster", backend.address, node=backend.node, zone=backend.zone)
+    return Party("cluster", backend.address or UNKNOWN, node=backend.node, zone=backend.zone)
 
 
 def _pod(full: str, workload: str, node: str, zone: str = "") -> Party:
-    """`full`: NAMESPACE/NAME. The agent on the pod's own node knows the workload as KIND/NAME."""
+    """`full`: NAMESPACE/NAME. The agent on the pod's own node knows the workload as KIND/NAME.
+
+    The relay leaves out names that may not be seen.
+    """
+    if is_redacted(full):
+        return Party(HIDDEN, full, node=node, zone=zone)
     namespace, _, pod = full.rpartition("/")
     owner = workload.rpartition("/")[2] or workload_of(pod)
     return Party("pod", full, namespace, owner, pod, node, zone)

@@ -4,10 +4,12 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ebpflb.errors import EbpflbError
-from ebpflb.kubectl.streams import Lines, Streams
+from ebpflb.kubectl.relay_streams import RELAY
+from ebpflb.kubectl.streams import Lines, NodeStreams, Streams, StreamState
 from ebpflb.kubectl.ui.traffic import LiveTraffic
 from ebpflb.model.flow import LostFlows, read_flow
 
@@ -27,20 +29,25 @@ class NodeFeed:
 
 
 class Following:
-    """One thread reads the streams of all nodes, from `start()` to `stop()`."""
+    """One thread reads the streams of all nodes, from `start()` to `stop()`.
+
+    What concerns no node, as flows that the relay itself has lost, counts as of RELAY.
+    """
 
     def __init__(
         self,
         traffic: LiveTraffic,
-        find: Callable[[], Mapping[str, Lines]],
+        source: Callable[[], Mapping[str, Lines]] | NodeStreams,
         **periods: float,
     ) -> None:
-        """`find`, `periods`: those of Streams."""
+        """`source`: what finds the nodes, and then `periods`: see Streams; or streams that tell."""
         self._traffic = traffic
-        self._find = find
         self._feeds: dict[str, NodeFeed] = {}
         self._trouble = ""
-        self._streams = Streams(self._look, **periods)
+        self._finds_nodes = callable(source)
+        self._streams = (
+            Streams(partial(self._look, source), **periods) if callable(source) else source
+        )
 
     def start(self) -> None:
         """EbpflbError if there is nothing to follow."""
@@ -60,9 +67,9 @@ class Following:
         """Why looking for new nodes fails."""
         return self._trouble
 
-    def _look(self) -> Mapping[str, Lines]:
+    def _look(self, find: Callable[[], Mapping[str, Lines]]) -> Mapping[str, Lines]:
         try:
-            found = self._find()
+            found = find()
         except EbpflbError as error:
             self._trouble = _one_line(error)
             raise
@@ -72,15 +79,28 @@ class Following:
 
     def _take(self) -> None:
         for node, what in self._streams:
-            feed = self._feeds.get(node)
-            if feed is None:
-                # The node is gone.
-                continue
-            if isinstance(what, str):
-                self._read(feed, what)
-            else:
-                feed.state = "following" if what.runs else "silent"
-                feed.why = _one_line(what.why)
+            if node == RELAY and isinstance(what, StreamState):
+                self._note_relay(what)
+            elif feed := self._feed(node):
+                if isinstance(what, str):
+                    self._read(feed, what)
+                else:
+                    feed.state = "following" if what.runs else "silent"
+                    feed.why = _one_line(what.why)
+
+    def _feed(self, node: str) -> NodeFeed | None:
+        """None if the node is gone."""
+        if node not in self._feeds and not self._finds_nodes:
+            # Not changed in place: another thread may be reading it.
+            self._feeds = {**self._feeds, node: NodeFeed(node, _first_state(node))}
+        return self._feeds.get(node)
+
+    def _note_relay(self, state: StreamState) -> None:
+        """While it is silent, no node is followed; once it is back, it tells which are."""
+        self._trouble = "" if state.runs else f"{RELAY}: {_one_line(state.why)}"
+        for feed in self._feeds.values():
+            feed.state = _first_state(feed.node) if state.runs else "silent"
+            feed.why = self._trouble
 
     def _read(self, feed: NodeFeed, line: str) -> None:
         try:
@@ -93,6 +113,11 @@ class Following:
             feed.flows += 1
         except ValueError:
             feed.unreadable += 1
+
+
+def _first_state(node: str) -> str:
+    """While the relay runs, until it tells of the node."""
+    return "following" if node == RELAY else "connecting"
 
 
 def _one_line(error: object) -> str:

@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from ebpflb.kubectl.ui.edges import OTHERS, Edge, Party
+from ebpflb.kubectl.ui.edges import HIDDEN, OTHERS, Edge, Party
 from ebpflb.kubectl.ui.tally import Tally
 
 # Per column. Groups without a target should be few; a bad agent could invent more.
@@ -63,7 +63,8 @@ def _group(party: Party, by: str, zones: Zones) -> Group:
     if by == "zone":
         return Group(by, party.zone or zones.get(party.node, "unknown zone"))
     if party.kind != "pod":
-        return Group(party.kind, "no pod known" if by == "namespace" else party.name)
+        is_unknown = by == "namespace" and party.kind != HIDDEN
+        return Group(party.kind, "no pod known" if is_unknown else party.name)
     return Group(
         by, party.namespace if by == "namespace" else f"{party.namespace}/{party.workload}"
     )

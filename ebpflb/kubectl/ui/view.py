@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from ebpflb.kubectl.ui.edges import Edge
+from ebpflb.kubectl.ui.edges import HIDDEN, Edge
 from ebpflb.kubectl.ui.grouping import THE_REST, Shown, Trio, sums_of, trio_of, zones_of
 from ebpflb.kubectl.ui.query import ViewQuery
 from ebpflb.kubectl.ui.tally import Tally, total
@@ -12,7 +12,7 @@ from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
 _MOST_CHOICES = 1000
 _MOST_FLOWS = 100
 # Columns are sorted in this order, top to bottom.
-_ORDER = {"cluster": 1, "outside": 2, "nobody": 3, THE_REST.kind: 4}
+_ORDER = {"cluster": 1, HIDDEN: 1, "outside": 2, "nobody": 3, THE_REST.kind: 4}
 _COLUMNS = {"client": 0, "service": 1, "target": 2}
 
 

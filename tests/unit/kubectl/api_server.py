@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -36,11 +37,13 @@ class Output:
 
 
 Command = Callable[[str, Sequence[str]], Output]
+# Pieces of an answer that goes on, by its query; None: nothing for now. OSError breaks off.
+Stream = Callable[[Mapping[str, list[str]]], Iterator[bytes | None]]
 
 
 @dataclass
 class Objects:
-    """lists, texts: by path. selected: by field selector. forbidden: path -> why.
+    """lists, texts, streams: by path. selected: by field selector. forbidden: path -> why.
 
     command: None executes on this machine. executed: what was. page: most objects of an answer.
     refused: path -> status and message. requested: paths with their queries.
@@ -50,6 +53,7 @@ class Objects:
         default_factory=lambda: {DAEMON_SETS: [daemon_set()]}
     )
     texts: dict[str, str] = field(default_factory=dict)
+    streams: dict[str, Stream] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
     selected: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     command: Command | None = None
@@ -133,6 +137,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Conversation)
         self._connections: set[socket.socket] = set()
+        self.is_closing = False
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         self._connections.add(request)
@@ -144,6 +149,7 @@ class _Server(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         """End conversations, too: clients keep their connections for more requests."""
+        self.is_closing = True
         for each in list(self._connections):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -166,6 +172,9 @@ class _Conversation(BaseHTTPRequestHandler):
             self._send(403, {"message": objects.forbidden[url.path]})
         elif url.path.endswith("/exec"):
             self._execute(objects, url.path.split("/")[-2], parse_qs(url.query))
+        elif url.path in objects.streams and "watch=true" in url.query:
+            with suppress(OSError):
+                self._stream(objects.streams[url.path](parse_qs(url.query)))
         elif url.path in objects.texts:
             self._send(200, objects.texts[url.path])
         elif selector := parse_qs(url.query).get("fieldSelector"):
@@ -184,6 +193,22 @@ class _Conversation(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)
+
+    def _stream(self, pieces: Iterator[bytes | None]) -> None:
+        """In chunks, until its end, or until the client or the server goes."""
+        self.close_connection = True
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        assert isinstance(self.server, _Server)
+        for piece in pieces:
+            is_left = select.select([self.connection], (), (), 0)[0]
+            if self.server.is_closing or is_left:
+                return
+            if piece:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _execute(self, objects: Objects, name: str, query: Mapping[str, list[str]]) -> None:
         key = self.headers["Sec-WebSocket-Key"].encode()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import threading
+import time
 
 import pytest
 
 from ebpflb.errors import ClusterError, ConfigError
-from ebpflb.kubectl.access import Access, ForbiddenError
+from ebpflb.kubectl.access import Access, EndlessError, ForbiddenError
 from tests.unit.kubectl.api_server import write_kubeconfig
 
 NOBODY = "http://127.0.0.1:1"
@@ -81,3 +83,119 @@ def test_something_else_that_answers_is_no_api_server(access, objects):
         objects.texts["/version"] = text
         with pytest.raises(ClusterError, match="is no API server"):
             access.get("/version")
+
+
+WATCH = (("watch", "true"),)
+
+
+def streams(objects, *pieces, then=()):
+    """Answer with these pieces, and `then` with pauses or errors."""
+
+    def stream(_query):
+        yield from pieces
+        for each in then:
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+    objects.streams["/flows"] = stream
+
+
+def test_lines_come_as_they_arrive_wherever_chunks_begin(access, objects):
+    streams(objects, b"on", b"e\n\n\xc3", b"\xa4\xff\nthree\nfo")
+    assert list(access.lines("/flows", WATCH)) == [
+        "one",
+        "",
+        "\N{LATIN SMALL LETTER A WITH DIAERESIS}\ufffd",
+        "three",
+    ]
+
+
+def test_the_first_line_does_not_wait_for_the_next(access, objects):
+    goes_on = threading.Event()
+
+    def stream(_query):
+        yield b"one\n"
+        goes_on.wait(60)
+        yield b"two\n"
+
+    objects.streams["/flows"] = stream
+    lines = access.lines("/flows", WATCH)
+    assert next(lines) == "one"
+    goes_on.set()
+    assert list(lines) == ["two"]
+
+
+def test_what_is_wrong_before_the_first_line_is_told_at_once(access, objects, tmp_path):
+    objects.forbidden["/flows"] = "flows is forbidden: no"
+    with pytest.raises(ForbiddenError, match="RBAC forbids it: no"):
+        access.lines("/flows", WATCH)
+    nobody = Access(str(write_kubeconfig(tmp_path / "nobody", NOBODY)))
+    with pytest.raises(ClusterError, match="Connection refused"):
+        nobody.lines("/flows")
+
+
+def test_lines_that_break_off_are_one_line(access, objects):
+    streams(objects, b"one\ntw", then=[ConnectionResetError()])
+    lines = access.lines("/flows", WATCH)
+    assert next(lines) == "one"
+    with pytest.raises(ClusterError, match=r"^the connection to http://127.0.0.1:\d+ was lost: "):
+        next(lines)
+
+
+def test_who_says_nothing_for_long_is_left(access, objects, monkeypatch):
+    monkeypatch.setattr("ebpflb.kubectl.access._SILENT_SECONDS", 0.1)
+    left = threading.Event()
+
+    def stream(_query):
+        try:
+            yield b"one\n"
+            while True:
+                time.sleep(0.01)
+                yield None
+        finally:
+            left.set()
+
+    objects.streams["/flows"] = stream
+    lines = access.lines("/flows", WATCH)
+    assert next(lines) == "one"
+    with pytest.raises(ClusterError, match=r"^http://.*: nothing has come for 0.1 s$"):
+        next(lines)
+    assert left.wait(60)
+
+
+def test_lines_may_be_silent_for_longer_than_the_answer_may_take_to_begin(kubeconfig, objects):
+    def stream(_query):
+        yield b"one\n"
+        time.sleep(0.6)
+        yield b"two\n"
+
+    objects.streams["/flows"] = stream
+    assert list(Access(str(kubeconfig), seconds=0.3).lines("/flows", WATCH)) == ["one", "two"]
+
+
+def test_closing_lines_ends_the_request(access, objects):
+    left = threading.Event()
+
+    def stream(_query):
+        try:
+            while True:
+                time.sleep(0.01)
+                yield b"line\n"
+        finally:
+            left.set()
+
+    objects.streams["/flows"] = stream
+    lines = access.lines("/flows", WATCH)
+    assert next(lines) == "line"
+    lines.close()
+    assert left.wait(60)
+
+
+@pytest.mark.parametrize("pieces", [[b"x" * 40_000] * 2, [b"x" * 70_000 + b"\n"]])
+def test_a_line_without_an_end_is_not_read_for_ever(access, objects, pieces):
+    streams(objects, b"one\n", *pieces)
+    lines = access.lines("/flows", WATCH)
+    assert next(lines) == "one"
+    with pytest.raises(EndlessError, match="sends a line of more than 64 KiB"):
+        list(lines)

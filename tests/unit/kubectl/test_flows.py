@@ -102,18 +102,18 @@ def follow(two, monkeypatch):
     """
     streams = partial(Streams, pause_seconds=0.05, look_seconds=0.1)
     monkeypatch.setattr(command, "Streams", streams)
-    note = command._Watch.note
+    note = command._Reports.note
     ends: Counter[str] = Counter()
 
-    def noted(watch, node, state):
+    def noted(reports, node, state):
         ends[node] = 0 if state.runs else ends[node] + 1
-        note(watch, node, state)
-        if all(ends[each] >= 3 for each in watch.agents):
+        note(reports, node, state)
+        if all(ends[each] >= 3 for each in reports._nodes()):
             clock.monotonic = lambda: 1e9
 
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     monkeypatch.setattr(command, "time", clock)
-    monkeypatch.setattr(command._Watch, "note", noted)
+    monkeypatch.setattr(command._Reports, "note", noted)
     for node in "ab":
         two.say(node, "flows --output=jsonl --follow --last=0", "")
     return lambda *given: two.run("flows", "--follow", "-o", "jsonl", *given, status=1)

@@ -75,7 +75,9 @@ async function explain(node, number, button, answer, ask) {
   setText(answer, `asking ${node} …`);
   try {
     const found = await ask("explain", { flow: number });
-    setText(answer, `${found.node}$ ${found.command}\n\n${found.text}`);
+    // What the plugin answers names the nodes itself.
+    const place = found.command.startsWith("kubectl ") ? "" : found.node;
+    setText(answer, `${place}$ ${found.command}\n\n${found.text}`);
   } catch (error) {
     setText(answer, error.message);
   }

@@ -2,9 +2,11 @@
 """A relay behind the API server, and commands that may ask it."""
 
 import json
+import queue
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
+from ebpflb.model.watched import FollowedNode, watch_line
 from ebpflb.words.observe import (
     API_VERSION,
     CONNECTIONS,
@@ -43,6 +45,51 @@ COMMANDS = {
 """Resource -> a command, and its exit status with these nodes."""
 
 
+class FakeWatch:
+    """Whoever connects last is streamed what is told. connected: how many are; begun: have been."""
+
+    def __init__(self):
+        self._queue: queue.Queue[bytes | Exception | None] = queue.Queue()
+        self.begun, self.connected = 0, 0
+
+    def tell(self, *found):
+        """Flows, FollowedNodes, or raw lines."""
+        for each in found:
+            if isinstance(each, FollowedNode):
+                self._queue.put(watch_line(each))
+            elif isinstance(each, bytes):
+                self._queue.put(each)
+            else:
+                event = {"type": "ADDED", "object": each}
+                self._queue.put(json.dumps(event).encode() + b"\n")
+
+    def end(self):
+        """End the stream as HTTP does."""
+        self._queue.put(None)
+
+    def break_off(self):
+        self._queue.put(ConnectionResetError())
+
+    def pieces(self, _query):
+        self.begun += 1
+        self.connected += 1
+        mine = self.begun
+        try:
+            while mine == self.begun:
+                try:
+                    found = self._queue.get(timeout=0.02)
+                except queue.Empty:
+                    yield None
+                    continue
+                if isinstance(found, Exception):
+                    raise found
+                if found is None:
+                    return
+                yield found
+        finally:
+            self.connected -= 1
+
+
 @dataclass
 class FakeRelay:
     """Answers at the paths of a resource. failures: in all answers."""
@@ -55,11 +102,21 @@ class FakeRelay:
         answer |= {"items": items, "failures": self.failures, **others}
         self.objects.texts[f"{PATH}/{place}{resource}"] = json.dumps(answer)
 
+    def watched(self, place=DEFAULT):
+        """Have it stream what the result is told."""
+        made = FakeWatch()
+        self.objects.streams[f"{PATH}/{place}{FLOWS}"] = made.pieces
+        return made
+
     def refuse(self, resource, status, message="", place=DEFAULT):
         """Refuse from now on."""
         self.objects.refused[f"{PATH}/{place}{resource}"] = status, message
         # What the API server itself says of the group.
         self.objects.texts[f"/apis/{GROUP}"] = json.dumps({"kind": "APIGroup"})
+
+    def be_back(self, resource, place=DEFAULT):
+        """Answer again."""
+        del self.objects.refused[f"{PATH}/{place}{resource}"]
 
     def asked(self):
         """Path below that of the API, and parameters, of each request to it."""

@@ -217,4 +217,19 @@ def test_errors_can_be_told_apart(three, relay, access):
         with pytest.raises(kind) as error:
             found.ask(question, bytes)
         assert type(error.value) is kind
+        with pytest.raises(kind) as error:
+            found.follow(question)
+        assert type(error.value) is kind
     assert found.is_missing
+
+
+def test_a_relay_that_has_come_is_followed_and_then_asked(three, relay, access):
+    found, question = Relay(access), RelayQuestion(FLOWS, "default")
+    for _ in range(2):
+        with pytest.raises(NoRelayError):
+            found.ask(question, bytes)
+    assert len(relay.asked()) == 1
+    relay.watched().tell(b"line\n")
+    relay.say(FLOWS, [])
+    assert next(found.follow(question)) == "line"
+    assert found.ask(question, bytes).found == b"[]"

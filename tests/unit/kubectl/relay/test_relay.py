@@ -18,6 +18,7 @@ from ebpflb.words.observe import (
     EXPLANATIONS,
     FLOWS,
     FRONTENDS,
+    PATH,
     RATES,
 )
 from tests.unit.cli.explained import FRONTEND, answered
@@ -142,9 +143,7 @@ def test_by_exec_it_is_not_asked(three, relay):
     assert not relay.asked()
 
 
-@pytest.mark.parametrize(
-    "words", [["status"], ["doctor"], ["sysdump"], ["ui"], ["flows", "--follow"]]
-)
+@pytest.mark.parametrize("words", [["status"], ["doctor"], ["sysdump"]])
 def test_what_only_nodes_know_is_not_asked_of_it(three, relay, words):
     done = three.run(*words, "--via", "relay", status=2)
     said = "Error: --via relay: only the nodes answer this, by --via exec (see `"
@@ -248,3 +247,31 @@ def test_the_terminal_says_why_it_asks_the_nodes(three, relay, sight):
     three.objects.refused.clear()
     assert sight.services().complaint == ""
     assert len(relay.asked()) == 2
+
+
+def test_a_reason_that_lasts_is_said_once_by_each_kind_of_look(three, relay, sight):
+    relay.refuse(RATES, 403, "no rates")
+    relay.refuse(FLOWS, 403, "no flows")
+    first = [sight.services().complaint, sight.flows("default/web").complaint]
+    assert [f"no {what}" in told for what, told in zip(("rates", "flows"), first, strict=True)]
+    assert all(told.startswith("not through the relay (") for told in first)
+    for _ in range(2):
+        assert sight.services().complaint == sight.flows("default/web").complaint == ""
+    three.fail("b", "top", "Error: out of memory")
+    assert sight.services().complaint == "b: out of memory"
+    relay.refuse(RATES, 503, "wait")
+    assert "no pod of the relay is ready: wait" in sight.services().complaint
+    del three.objects.refused[f"{PATH}/{DEFAULT}{RATES}"]
+    relay.say(RATES, [])
+    assert sight.services().complaint == ""
+    relay.refuse(RATES, 503, "wait")
+    assert "wait" in sight.services().complaint
+
+
+def test_if_nothing_can_be_asked_the_reasons_stay(three, relay, sight):
+    relay.refuse(RATES, 403, "no rates")
+    three.objects.refused[DAEMON_SETS] = 403, "daemonsets is forbidden: no"
+    for _ in range(2):
+        told = sight.services().complaint
+        assert "no rates" in told
+        assert "cannot look for agents" in told

@@ -115,3 +115,20 @@ def test_a_port_that_is_taken_is_one_line(nodes):
         port = taken.getsockname()[1]
         done = nodes.run("ui", "--port", str(port), status=1)
     assert done.output == f"Error: cannot listen at 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize("words", [[], ["-A"], ["-n", "shop"]])
+def test_one_namespace_is_followed_or_all(nodes, visit, words):
+    nodes.add("a")
+    nodes.say("a", "flows", f"{json.dumps(flow())}\n")
+    found = {}
+    visit(lambda url: found.update(seen(url, 1)))
+    nodes.run("ui", *words, status=INTERRUPTED)
+    asked = nodes.objects.executed[0][4:]
+    given = {"--namespace=shop"} if "shop" in words else set()
+    assert set(asked) == {"ebpflb", "flows", "--output=jsonl", "--follow", *given}
+    assert found["cluster"].startswith("shop, main (http" if given else "main (http")
+
+
+def test_one_namespace_and_all_exclude_each_other(nodes):
+    assert "cannot be used together" in nodes.run("ui", "-A", "-n", "x", status=2).stderr

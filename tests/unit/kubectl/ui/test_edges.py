@@ -71,6 +71,19 @@ def test_clients_without_a_name(client, source, kind, name, node):
     assert (found.kind, found.name, found.node) == (kind, name, node)
 
 
+@pytest.mark.parametrize("name", ["another namespace", "a node"])
+def test_what_the_relay_leaves_out_is_one_party(name):
+    hidden = {"address": "", "pod": name}
+    edge = edge_of(of_node("node1", flow(client=hidden) | {"backend": {**hidden, "zone": "z"}}))
+    assert edge.client == Party("hidden", name, node="node1")
+    assert edge.target == Party("hidden", name, zone="z")
+
+
+def test_an_address_that_is_not_told():
+    edge = edge_of(of_node("node1", flow(client={"address": ""}) | {"backend": {"address": ""}}))
+    assert (edge.client.name, edge.target.name) == ("unknown", "unknown")
+
+
 def test_an_address_that_is_no_service_any_more():
     frontend = {"address": "fd00::10", "port": 80}
     edge = edge_of(of_node("node1", flow(frontend=frontend) | {"service": None}))

@@ -63,6 +63,20 @@ def test_what_a_flow_says_does_not_become_an_option(pages, traffic, changes):
         pages["explain"]({"flow": "1"})
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client": {"address": "", "pod": "another namespace"}},
+        {"client": {"address": "", "pod": "a node"}},
+        {"frontend": {"address": "", "port": 30080}},
+    ],
+)
+def test_of_a_flow_of_which_not_all_may_be_seen_there_is_no_explanation(pages, traffic, changes):
+    traffic.add(of_node("node1", flow(**changes)))
+    with pytest.raises(ConfigError, match=r"^explain: you may not see who this connection is from"):
+        pages["explain"]({"flow": "1"})
+
+
 @pytest.mark.parametrize("number", ["", "x", "-1", "²", "9" * 30])
 def test_explain_needs_a_flow(pages, number):
     with pytest.raises(ConfigError, match=r"^flow: "):

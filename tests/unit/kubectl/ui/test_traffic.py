@@ -120,6 +120,16 @@ def test_addresses_from_outside_leave_room_for_pods(clock):
     assert "shop/cart-0" in [edge.client.name for edge in traffic.read(60).tallies]
 
 
+def test_all_that_may_not_be_seen_is_one_edge(traffic):
+    hidden = {"address": "", "pod": "another namespace"}
+    for port in range(9):
+        made = flow(client={**hidden, "port": port}, seq=port) | {"backend": hidden}
+        traffic.add(of_node("node1", made))
+    ((edge, tally),) = traffic.read(60).tallies.items()
+    assert (edge.client.name, edge.target.name) == ("another namespace", "another namespace")
+    assert tally.connections == 9
+
+
 def test_edges_without_traffic_make_room(clock):
     traffic = LiveTraffic(clock, most_edges=4)
     for number in range(4):

@@ -62,6 +62,25 @@ def test_grouping_of_clients_without_a_name(traffic, group, clients):
     assert names(shown(traffic, group=group))[0] == clients
 
 
+@pytest.mark.parametrize(
+    ("group", "clients"),
+    [
+        ("workload", ["another namespace"]),
+        ("pod", ["another namespace"]),
+        ("namespace", ["another namespace"]),
+        ("node", ["node1", "node2", "unknown node"]),
+    ],
+)
+def test_all_that_may_not_be_seen_is_one_card(traffic, group, clients):
+    hidden = {"address": "", "pod": "another namespace"}
+    for node in ("node1", "node2"):
+        traffic.add(of_node(node, flow(client=hidden)))
+    traffic.add(of_node("node1", flow(client=hidden, source="elsewhere")))
+    found = shown(traffic, group=group)
+    assert names(found)[0] == clients
+    assert sum(each["connections"] for each in found["rows"]) == 3
+
+
 def test_columns_links_and_rows_have_the_same_sums(traffic):
     for number in range(60):
         for made in (flow, failed, refused, dropped):
