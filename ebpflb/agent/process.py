@@ -19,8 +19,8 @@ from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane.node import NodeDataplane
 from ebpflb.agent.explain import Explaining
-from ebpflb.agent.in_force import InForce
 from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
+from ebpflb.agent.map_queries import MapQueries
 from ebpflb.agent.rights import Rights, agent_role, client_role, source_role
 from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of
 from ebpflb.config.settings import Settings, plain_settings
@@ -248,8 +248,8 @@ def _routes(
 ) -> Mapping[str, Route]:
     """What can be asked."""
     explaining = Explaining(settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log)
-    in_force = InForce(lambda: dataplane.maps, changes)
-    return {**flows.routes, **explaining.routes, **in_force.routes}
+    map_queries = MapQueries(lambda: dataplane.maps, changes)
+    return {**flows.routes, **explaining.routes, **map_queries.routes}
 
 
 def _http_server(rights: Rights, parts: ExitStack) -> HttpServer:

@@ -24,7 +24,7 @@ _USAGE_ERROR = 2
 _UNKNOWN = ("no such command", "no such option")
 
 
-class Question(NamedTuple):
+class AgentQuestion(NamedTuple):
     """What an agent is asked: a command, its options, and its arguments.
 
     Options are named as on the command line; one that is True has no value there.
@@ -52,13 +52,13 @@ class AgentAnswer:
 class Answering(Protocol):
     """Has agents answer questions. Thread-safe."""
 
-    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+    def answer(self, agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
         """What the command prints for programs: compact, lines of JSON, or JSON, as it can."""
         ...
 
 
 @dataclass
-class Asking:
+class AskedAgents:
     """agents: who is asked. limit: how many at a time. failures: what went wrong -> the nodes."""
 
     access: Access
@@ -67,11 +67,11 @@ class Asking:
     limit: int = LIMIT
     failures: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def ask(self, question: Question) -> Iterator[AgentAnswer]:
+    def ask(self, question: AgentQuestion) -> Iterator[AgentAnswer]:
         """The answers of agents that ran the command to its end; failures are noted."""
         yield from self.ask_each(dict.fromkeys(self.agents, question))
 
-    def ask_each(self, questions: Mapping[RemoteAgent, Question]) -> Iterator[AgentAnswer]:
+    def ask_each(self, questions: Mapping[RemoteAgent, AgentQuestion]) -> Iterator[AgentAnswer]:
         """Like ask(), with a question for each agent."""
         yield from self.ask_by(
             lambda agent: self.executor.answer(agent, questions[agent]), list(questions)
@@ -88,14 +88,14 @@ class Asking:
                 yield answer
 
     def ask_json(
-        self, question: Question, read: Callable[[RemoteAgent, Any], Result]
+        self, question: AgentQuestion, read: Callable[[RemoteAgent, Any], Result]
     ) -> Iterator[tuple[RemoteAgent, Result]]:
         """Yield `read` of each agent's JSON; agents whose answer it cannot read are noted."""
         for answer in self.ask(question):
             yield from self.decoded(answer, read)
 
     def ask_compact(
-        self, question: Question, read: Callable[[bytes], Result]
+        self, question: AgentQuestion, read: Callable[[bytes], Result]
     ) -> Iterator[tuple[RemoteAgent, Result]]:
         """Like ask_json(), with the JSON of compact answers."""
         for answer in self.ask(question):

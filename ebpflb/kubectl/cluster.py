@@ -18,7 +18,7 @@ from ebpflb.cli.table import visible
 from ebpflb.errors import ClusterError, EbpflbError
 from ebpflb.kubectl.access import Access, ForbiddenError
 from ebpflb.kubectl.agents import find_agents
-from ebpflb.kubectl.asking import LIMIT, NO_AGENT, Asking
+from ebpflb.kubectl.asking import LIMIT, NO_AGENT, AskedAgents
 from ebpflb.kubectl.execution import Executor, PodExecutor
 from ebpflb.kubectl.relay import NoRelayError, Relay, RelayQuestion, UselessRelayError
 
@@ -36,7 +36,7 @@ def _tell(text: str) -> None:
 
 
 @dataclass
-class Cluster(Asking):
+class Cluster(AskedAgents):
     """agent_namespace: where to look for agents; empty for all. nodes: the only ones; none: all.
 
     impostors: see FoundAgents. are_old: whether find() looks for agents again. relay: None if only

@@ -9,7 +9,7 @@ from msgspec.json import Decoder
 
 from ebpflb.cli.tables.connections import by_option, connection_options, show_connections, wanted_by
 from ebpflb.from_json import JsonError
-from ebpflb.kubectl.asking import Asking, Question, last_line
+from ebpflb.kubectl.asking import AgentQuestion, AskedAgents, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.relay import RelayQuestion
 from ebpflb.model.connection import BY, OpenConnection, WantedConnections, read_connection
@@ -49,8 +49,8 @@ def connections(cluster: Cluster, **given: Any) -> None:
     show_connections(found, given, nodes=True)
 
 
-def opened(cluster: Asking, wanted: WantedConnections) -> Iterator[OpenConnection]:
-    for answer in cluster.ask(Question("connections", _options(wanted))):
+def opened(cluster: AskedAgents, wanted: WantedConnections) -> Iterator[OpenConnection]:
+    for answer in cluster.ask(AgentQuestion("connections", _options(wanted))):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
             cluster.note(answer.agent.node, complaint)

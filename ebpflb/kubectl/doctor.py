@@ -12,7 +12,7 @@ from msgspec import Struct, convert, structs
 from ebpflb.cli.options import Output, output_option
 from ebpflb.cli.render import emit
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import Question
+from ebpflb.kubectl.asking import AgentQuestion
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 
 # Most severe first.
@@ -78,7 +78,9 @@ def doctor(cluster: Cluster, output: Output) -> None:
     It shows each problem once, with the nodes that have it.
     """
     cluster.find()
-    answers = sorted(cluster.ask_json(Question("doctor"), _findings), key=lambda each: each[0].node)
+    answers = sorted(
+        cluster.ask_json(AgentQuestion("doctor"), _findings), key=lambda each: each[0].node
+    )
     problems = _grouped(answers)
     emit(problems, output, lambda: _lines(problems, len(answers), wide=output == "wide"))
     if any(each.severity in _SEVERITIES[:2] for each in problems):

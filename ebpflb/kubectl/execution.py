@@ -12,7 +12,7 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import Access, ForbiddenError
 from ebpflb.kubectl.agents import CONTAINER, RemoteAgent
-from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, Answering, Question, last_line
+from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, AgentQuestion, Answering, last_line
 
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -62,7 +62,7 @@ class Executor(Answering, Protocol):
         ...
 
 
-def argv_of(question: Question) -> list[str]:
+def argv_of(question: AgentQuestion) -> list[str]:
     """The command that answers it."""
     command, options, arguments = question
     given = ((_FLAGS.get(name, name), value) for name, value in options.items() if value)
@@ -77,7 +77,7 @@ class PodExecutor:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+    def answer(self, agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
         return self.run(agent, argv_of(question))
 
     def run(self, agent: RemoteAgent, argv: Sequence[str]) -> AgentAnswer:

@@ -43,7 +43,7 @@ from ebpflb.errors import ConfigError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import Asking, Question
+from ebpflb.kubectl.asking import AgentQuestion, AskedAgents
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.kubectl.questions import NodeQuestion, client_written, questions, written
 from ebpflb.kubectl.relay import RelayQuestion
@@ -150,7 +150,9 @@ def _of_items(items: bytes) -> list[AnswerOfNodes]:
     return sorted(groups, key=_rank)
 
 
-def explained(cluster: Asking, source: str, target: str, namespace: str) -> list[AnswerOfNodes]:
+def explained(
+    cluster: AskedAgents, source: str, target: str, namespace: str
+) -> list[AnswerOfNodes]:
     """SRC and DST: as on the command line. Most severe first, then by the number of nodes.
 
     ConfigError, ClusterError.
@@ -162,7 +164,7 @@ def explained(cluster: Asking, source: str, target: str, namespace: str) -> list
         # A node with several questions gets them one after the other.
         now = {each.agent: each for each in reversed(asked)}
         asked = [each for each in asked if now[each.agent] != each]
-        of_each = {agent: Question("explain", {}, each[1:]) for agent, each in now.items()}
+        of_each = {agent: AgentQuestion("explain", {}, each[1:]) for agent, each in now.items()}
         for answer in cluster.ask_each(of_each):
             for agent, (key, group) in cluster.decoded(answer, partial(_read, now)):
                 group = found.setdefault(key, group)
@@ -186,7 +188,7 @@ def _read(
     return (source, target, json.dumps(answer, sort_keys=True)), found
 
 
-def text_of(cluster: Asking, groups: Iterable[AnswerOfNodes], output: Output) -> str:
+def text_of(cluster: AskedAgents, groups: Iterable[AnswerOfNodes], output: Output) -> str:
     """One answer if all nodes print the same, else a matrix and then answers of single nodes."""
     printed: dict[str, Printed] = {}
     for group in groups:

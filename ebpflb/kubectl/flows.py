@@ -16,7 +16,7 @@ from ebpflb.cli.flows import check_output, filter_options, parameters, show
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import NO_AGENT, Asking, Question, last_line
+from ebpflb.kubectl.asking import NO_AGENT, AgentQuestion, AskedAgents, last_line
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import argv_of
 from ebpflb.kubectl.relay import Relay, RelayQuestion
@@ -82,7 +82,7 @@ def _of_items(items: bytes) -> list[Flow | LostFlows]:
     return [read_flow(bytes(each)) for each in _items_decoder.decode(items)]
 
 
-def recent(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
+def recent(cluster: AskedAgents, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
     """The last flows of all nodes, or all, oldest first. Keeps no more than the limit in memory.
 
     `wanted`: the parameters of the agents' query.
@@ -97,8 +97,8 @@ def _time(found: Flow | LostFlows) -> str:
     return found.time if isinstance(found, Flow) else ""
 
 
-def _asked(cluster: Asking, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
-    for answer in cluster.ask(Question("flows", wanted)):
+def _asked(cluster: AskedAgents, wanted: Mapping[str, str]) -> Iterator[Flow | LostFlows]:
+    for answer in cluster.ask(AgentQuestion("flows", wanted)):
         if answer.status:
             complaint = last_line(answer.stderr) or f"exit status {answer.status}"
             cluster.note(answer.agent.node, complaint)
@@ -165,7 +165,7 @@ def _tell_failures(cluster: Cluster, failures: Mapping[str, Sequence[str]]) -> N
 
 
 def _of_the_agents(cluster: Cluster, wanted: Mapping[str, str]) -> _FollowedFlows:
-    agents = _FollowedAgents(cluster, argv_of(Question("flows", {**wanted, "follow": True})))
+    agents = _FollowedAgents(cluster, argv_of(AgentQuestion("flows", {**wanted, "follow": True})))
     streams = Streams(agents.find)
     streams.start()
     return _FollowedFlows(streams, lambda: agents.nodes)
@@ -228,7 +228,7 @@ class _Reports:
             raise ClusterError("cannot follow any agent")
 
 
-def _decoded(cluster: Asking, node: str, lines: Iterable[str]) -> Iterator[Flow | LostFlows]:
+def _decoded(cluster: AskedAgents, node: str, lines: Iterable[str]) -> Iterator[Flow | LostFlows]:
     """The flows, with the node added."""
     for line in lines:
         try:

@@ -11,8 +11,7 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.asking import NO_AGENT
 from ebpflb.kubectl.streams import Streams, StreamState
-from ebpflb.model.flow import Name
-from ebpflb.model.watched import read_watch_line
+from ebpflb.model.flow import Name, read_watch_line
 
 RELAY = "the relay"
 """In place of a node, for what concerns all of them; no node is called so, with a space."""

@@ -14,7 +14,7 @@ import msgspec
 from ebpflb.cli.options import Output, check_served, chosen, list_options, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.config.values import socket_address
-from ebpflb.kubectl.asking import Asking, Question
+from ebpflb.kubectl.asking import AgentQuestion, AskedAgents
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.kubectl.relay import RelayQuestion
 from ebpflb.model.compact import Count, by_form
@@ -137,7 +137,7 @@ def services(cluster: Cluster, watch: bool, output: Output, **given: Any) -> Non
         cluster.exit_status = 1
 
 
-def merged(cluster: Asking, options: Mapping[str, str]) -> list[FrontendOfCluster]:
+def merged(cluster: AskedAgents, options: Mapping[str, str]) -> list[FrontendOfCluster]:
     """Those that all nodes have, together. `options`: of `ebpflb services`."""
     having: dict[bytes, _Having] = {}
 
@@ -146,7 +146,7 @@ def merged(cluster: Asking, options: Mapping[str, str]) -> list[FrontendOfCluste
         return by_form(rows, having, lambda form: _Having(form_decoder.decode(form)))
 
     nodes = set[str]()
-    for agent, rows in cluster.ask_compact(Question("services", options), read):
+    for agent, rows in cluster.ask_compact(AgentQuestion("services", options), read):
         nodes.add(agent.node)
         for each, row in rows:
             each.add(agent.node, row)

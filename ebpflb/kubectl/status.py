@@ -13,7 +13,7 @@ from msgspec import Struct, convert
 from ebpflb.cli.options import Output, output_option, watch_option
 from ebpflb.cli.table import Column, TextTable
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import Question
+from ebpflb.kubectl.asking import AgentQuestion
 from ebpflb.kubectl.cluster import Cluster, cluster_command, some
 from ebpflb.model.agent_report import AgentReport
 
@@ -103,7 +103,7 @@ def status(cluster: Cluster, watch: bool, output: Output) -> None:
 def _look(cluster: Cluster) -> list[NodeStatus]:
     cluster.find()
     found = {agent: _unanswered(agent) for agent in cluster.agents}
-    for agent, answered in cluster.ask_json(Question("status"), _of_answer):
+    for agent, answered in cluster.ask_json(AgentQuestion("status"), _of_answer):
         found[agent] = answered
     return list(found.values())
 

@@ -10,7 +10,7 @@ from msgspec.json import Decoder
 
 from ebpflb.cli.options import chosen, list_options, watch_option
 from ebpflb.cli.tables.top import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
-from ebpflb.kubectl.asking import Asking, Question
+from ebpflb.kubectl.asking import AgentQuestion, AskedAgents
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.kubectl.relay import RelayQuestion
@@ -108,9 +108,9 @@ def _check(rate: ServiceRate | BackendRate) -> None:
             raise ValueError(f"{field.name} {value:.3g}")
 
 
-def sampled(cluster: Asking, interval: float, namespace: str) -> list[ServiceRate]:
+def sampled(cluster: AskedAgents, interval: float, namespace: str) -> list[ServiceRate]:
     """What the Services of a namespace, or all, carry on all nodes. `interval`: seconds."""
-    question = Question("top", {"interval": f"{interval:g}", "namespace": namespace})
+    question = AgentQuestion("top", {"interval": f"{interval:g}", "namespace": namespace})
     rates = RatesOfCluster()
     for _, found in cluster.ask_compact(question, rates.read):
         rates.add(found)

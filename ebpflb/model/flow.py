@@ -5,9 +5,9 @@ import json
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Raw, Struct, to_builtins
 from msgspec.json import Decoder, Encoder
 
 from ebpflb.from_json import JsonError
@@ -153,6 +153,43 @@ def read_flow(line: bytes | str) -> Flow | LostFlows:
     except (ValueError, RecursionError) as error:
         with suppress(ValueError, RecursionError):
             return _decode_lost(line)
+        raise JsonError(str(error)) from None
+
+
+class FollowedNode(Struct, omit_defaults=True):
+    """A line of a watch through the relay: whether the flows of a node arrive, and if not, why."""
+
+    node: Name
+    runs: bool
+    why: str = ""
+
+
+class RelayEvent(Struct):
+    """A line of such a watch. object: a Flow or LostFlows, or a FollowedNode, as JSON."""
+
+    type: Literal["ADDED", "NODE"]
+    object: Raw
+
+
+_decode_event = Decoder(RelayEvent).decode
+_decode_node = Decoder(FollowedNode).decode
+
+
+def watch_line(found: Flow | LostFlows | FollowedNode) -> bytes:
+    """In printable ASCII, as flow_line()."""
+    if isinstance(found, FollowedNode):
+        return _encode(RelayEvent("NODE", Raw(_encode(found)))) + b"\n"
+    return _encode(RelayEvent("ADDED", Raw(flow_line(found)[:-1]))) + b"\n"
+
+
+def read_watch_line(line: bytes | str) -> FollowedNode | str:
+    """A node's state, or the line of a flow for read_flow(). JsonError."""
+    try:
+        event = _decode_event(line)
+        if event.type == "NODE":
+            return _decode_node(event.object)
+        return bytes(event.object).decode()
+    except (ValueError, RecursionError) as error:
         raise JsonError(str(error)) from None
 
 

@@ -22,7 +22,7 @@ from ebpflb.dataplane.explain.question import Explanation
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError, from_json
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, Question
+from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, AgentQuestion
 from ebpflb.model.service import ServiceName
 from ebpflb.words.observe import AGENT
 
@@ -43,7 +43,7 @@ class TlsAgents:
     addresses_of: Callable[[ServiceName], list[str]]
     seconds: float
 
-    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+    def answer(self, agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
         if not agent.address:
             return AgentAnswer(agent, None, error=NO_AGENT)
         try:

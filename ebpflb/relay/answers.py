@@ -17,7 +17,7 @@ from ebpflb.cli.explain_words import parse_target
 from ebpflb.config.values import Number, boolean, duration
 from ebpflb.errors import ClusterError, ConfigError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import Answering, Asking
+from ebpflb.kubectl.asking import Answering, AskedAgents
 from ebpflb.kubectl.connections import opened
 from ebpflb.kubectl.explain import explained
 from ebpflb.kubectl.flows import recent
@@ -69,7 +69,7 @@ class Answers:
             request = normal(request)
             if sight and not self.may_ask(request, sight):
                 return list_document(request.resource, [], {})
-            agents = self._agents(request.nodes, sight)
+            agents = self.agents(request.nodes, sight)
             found = self.shared.get(request.key, lambda: self._merged(request, agents))
         except ConfigError as error:
             raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
@@ -108,11 +108,12 @@ class Answers:
         return all(_may_be_seen(given.get(name, ""), sight) for name in ENDS)
 
     def _merged(self, request: ListRequest, agents: list[RemoteAgent]) -> Merged:
-        asking = Asking(self.cluster.access, agents, self.executor, _AGENTS_AT_ONCE)
+        asking = AskedAgents(self.cluster.access, agents, self.executor, _AGENTS_AT_ONCE)
         items = list(_ASKED[request.resource](asking, request))
         return Merged(items, asking.failures)
 
-    def _agents(self, nodes: tuple[str, ...], sight: NamespaceSight | None) -> list[RemoteAgent]:
+    def agents(self, nodes: tuple[str, ...], sight: NamespaceSight | None) -> list[RemoteAgent]:
+        """Those that are to be asked; all without `nodes`. ApiError."""
         try:
             agents = self.cluster.agents.get()
         except ClusterError as error:
@@ -126,11 +127,11 @@ class Answers:
         return [each for each in agents if not nodes or each.node in nodes]
 
 
-def _asked_frontends(asking: Asking, request: ListRequest) -> Iterable[Any]:
+def _asked_frontends(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
     return merged(asking, {**request.parameters, "namespace": request.namespace})
 
 
-def _asked_rates(asking: Asking, request: ListRequest) -> Iterable[Any]:
+def _asked_rates(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
     interval = _SAMPLE_SECONDS
     if text := request.parameters.get("interval"):
         interval = _check("interval", text, duration)
@@ -141,7 +142,7 @@ def _asked_rates(asking: Asking, request: ListRequest) -> Iterable[Any]:
     return sampled(asking, interval, request.namespace)
 
 
-def _asked_flows(asking: Asking, request: ListRequest) -> Iterable[Any]:
+def _asked_flows(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
     given = request.parameters
     if limit := given.get("limit"):
         _check("limit", limit, Number(0, MOST_ITEMS))
@@ -149,7 +150,7 @@ def _asked_flows(asking: Asking, request: ListRequest) -> Iterable[Any]:
     return _bounded(recent(asking, {**bound, **given, "services-of": request.namespace}))
 
 
-def _asked_connections(asking: Asking, request: ListRequest) -> Iterable[Any]:
+def _asked_connections(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
     given = request.parameters
     wanted = WantedConnections(
         request.namespace,
@@ -161,12 +162,12 @@ def _asked_connections(asking: Asking, request: ListRequest) -> Iterable[Any]:
     return _bounded(opened(asking, wanted))
 
 
-def _asked_explanations(asking: Asking, request: ListRequest) -> Iterable[Any]:
+def _asked_explanations(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
     given = request.parameters
     return explained(asking, given["from"], given["to"], request.namespace)
 
 
-_ASKED: Mapping[str, Callable[[Asking, ListRequest], Iterable[Any]]] = {
+_ASKED: Mapping[str, Callable[[AskedAgents, ListRequest], Iterable[Any]]] = {
     FRONTENDS: _asked_frontends,
     RATES: _asked_rates,
     FLOWS: _asked_flows,

@@ -11,8 +11,7 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.streams import Lines, Streams, StreamState
-from ebpflb.model.flow import Flow, LostFlows, read_flow
-from ebpflb.model.watched import FollowedNode
+from ebpflb.model.flow import Flow, FollowedNode, LostFlows, read_flow
 from ebpflb.observe.flows.history import FlowHistory
 from ebpflb.relay.exchange import Exchange
 

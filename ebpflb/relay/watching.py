@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import chain
+from math import inf
 
 from msgspec.structs import replace
 
 from ebpflb.errors import ConfigError
-from ebpflb.model.flow import Flow, LostFlows
-from ebpflb.model.watched import FollowedNode, watch_line
+from ebpflb.model.flow import Flow, FollowedNode, LostFlows, watch_line
 from ebpflb.relay.answers import Answers, is_wanted
 from ebpflb.relay.following import Watched
 from ebpflb.relay.identity import Viewer
@@ -42,8 +42,8 @@ class FlowWatches:
         except ConfigError as error:
             raise ApiError(HTTPStatus.BAD_REQUEST, str(error)) from error
         if not is_possible:
-            text = "you may not see the flows of this pod"
-            raise ApiError(HTTPStatus.FORBIDDEN, text)
+            raise ApiError(HTTPStatus.BAD_REQUEST, "you may not see the flows of this pod")
+        self.answers.agents(request.nodes, sight)
         batches = self.watch()
         first = next(batches)
         return self._pieces(chain([first], batches), request, viewer)
@@ -52,7 +52,7 @@ class FlowWatches:
         self, batches: Iterable[list[Watched]], request: ListRequest, viewer: Viewer
     ) -> Iterator[bytes]:
         sight = self.answers.sight(request.namespace, viewer)
-        told = looked = time.monotonic()
+        looked, told = time.monotonic(), -inf
         for batch in batches:
             now = time.monotonic()
             if now - looked > _SIGHT_SECONDS:

@@ -14,7 +14,7 @@ from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
 from ebpflb.kubectl.access import NONSENSE
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import Question
+from ebpflb.kubectl.asking import AgentQuestion
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import argv_of
 from ebpflb.kubectl.relay import Relay, RelayQuestion
@@ -111,7 +111,7 @@ class _Nodes:
 
     def _follow(self, agent: RemoteAgent) -> Generator[str, None, None]:
         """The node's flows. ClusterError says whether it is served without its agent."""
-        question = Question("flows", {"follow": True, "namespace": self.namespace})
+        question = AgentQuestion("flows", {"follow": True, "namespace": self.namespace})
         try:
             yield from self.cluster.executor.stream(agent, argv_of(question))
         except ClusterError as error:
@@ -120,7 +120,7 @@ class _Nodes:
 
     def _without_agent(self, agent: RemoteAgent) -> str:
         """In the words of `ebpflb status`; empty if there is an agent, or no answer."""
-        answer = self.cluster.executor.answer(agent, Question("status"))
+        answer = self.cluster.executor.answer(agent, AgentQuestion("status"))
         try:
             status = from_json(answer.stdout)
             return str(status["shown"]) if status["state"] == AGENT_DOWN else ""

@@ -13,8 +13,7 @@ import pytest
 
 from ebpflb.errors import EbpflbError
 from ebpflb.lab import namespaces
-from ebpflb.model.flow import Flow, read_flow
-from ebpflb.model.watched import FollowedNode, read_watch_line
+from ebpflb.model.flow import Flow, FollowedNode, read_flow, read_watch_line
 from ebpflb.words.observe import GROUP, PATH, VERSION
 from tests.chart.harness.rendering import NAMESPACE
 from tests.cluster.harness import workloads

@@ -13,7 +13,7 @@ import msgspec
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl import connections, doctor, explain, flows, services, status, top
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import AgentAnswer, Question
+from ebpflb.kubectl.asking import AgentAnswer, AgentQuestion
 from ebpflb.kubectl.cluster import Cluster
 from ebpflb.kubectl.execution import argv_of, exit_status
 from ebpflb.kubectl.ui.following import Following, NodeFeed
@@ -127,7 +127,7 @@ class _Printed(NamedTuple):
     asked: Asked
     odd: Iterator[str]
 
-    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+    def answer(self, agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
         text = next(self.odd, "") if agent is _ODD else self.asked.answers[question.command]
         is_compact = "--compact" in argv_of(question)
         return AgentAnswer(agent, 0, packed(text.encode()) if is_compact else text)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from ebpflb.agent import in_force
+from ebpflb.agent import map_queries
 from ebpflb.agent.explain import Explaining
-from ebpflb.agent.in_force import InForce
+from ebpflb.agent.map_queries import MapQueries
 from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.changes import Changes
@@ -83,9 +83,11 @@ def _playing() -> Iterator[Play]:
     with ExitStack() as stack:
         # A client that follows does not wait for flows, nor one that counts for its sample.
         stack.enter_context(patch.object(queries, "_LOOK_SECONDS", 0.0))
-        stack.enter_context(patch.object(in_force, "time", SimpleNamespace(sleep=lambda _: None)))
+        stack.enter_context(
+            patch.object(map_queries, "time", SimpleNamespace(sleep=lambda _: None))
+        )
         opened = _opened()
-        stack.enter_context(patch.object(in_force, "open_sockets", lambda: opened.sockets))
+        stack.enter_context(patch.object(map_queries, "open_sockets", lambda: opened.sockets))
         path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "agent.sock"
         queried = QueryServer(server, path, _routes(opened))
         queried.start()
@@ -118,7 +120,7 @@ def _routes(opened: Opened) -> Mapping[str, Route]:
     log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
     ask: queries.AskLoop = partial(_ask, changes)
     explaining = Explaining(Path("/sys/fs/bpf/ebpflb"), _no_maps, ask, log)
-    found = InForce(lambda: opened.maps, changes)
+    found = MapQueries(lambda: opened.maps, changes)
     return {**queries.query_routes(changes, log), **explaining.routes, **found.routes}
 
 

@@ -15,11 +15,14 @@ from ebpflb.model.flow import (
     FlowBackend,
     FlowClient,
     FlowFrontend,
+    FollowedNode,
     LostFlows,
     flow_line,
     frontend_type,
     read_flow,
+    read_watch_line,
     verdict_of,
+    watch_line,
 )
 from ebpflb.words.connections import FAILURES, VERDICTS
 from tests.builders import address, service_port
@@ -200,3 +203,33 @@ def test_every_way_to_end_without_a_backend_is_one_of_the_kernels():
 )
 def test_a_frontend_has_its_type_from_the_service(host: str, port: int, kind: str | None):
     assert frontend_type(PORT, address(host), port) == kind
+
+
+@pytest.mark.parametrize(
+    "node", [FollowedNode("a", runs=True), FollowedNode("b\x1b", runs=False, why="gone \u202e")]
+)
+def test_the_state_of_a_node_is_read_as_it_was_written(node):
+    line = watch_line(node)
+    assert line.endswith(b"}\n")
+    assert read_watch_line(line) == node
+
+
+def test_a_flow_is_read_as_it_was_written():
+    for each in (flow(client=FlowClient(address="10.1.0.1")), LostFlows(lost=3)):
+        found = read_watch_line(watch_line(each))
+        assert isinstance(found, str)
+        assert found.encode() + b"\n" == flow_line(each)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "{", "[]", "1", '{"type": "ADDED"}', '{"type": "DELETED", "object": {}}'),
+        *('{"type": "NODE", "object": {}}', '{"type": "NODE", "object": {"node": 1, "runs": 1}}'),
+        '{"type": "NODE", "object": ' + "[" * 100_000,
+        b'{"type": "ADDED", "object": "\xff"}',
+    ],
+)
+def test_any_other_line_is_an_error(line):
+    with pytest.raises(JsonError):
+        read_watch_line(line)

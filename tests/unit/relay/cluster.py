@@ -11,7 +11,7 @@ from msgspec.json import encode
 
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import AgentAnswer, Question
+from ebpflb.kubectl.asking import AgentAnswer, AgentQuestion
 from ebpflb.relay.access import ObservedCluster
 from ebpflb.relay.answers import Answers
 from ebpflb.relay.identity import Viewer
@@ -28,7 +28,7 @@ HIDDEN = (TELLER, VAULT, TELLER_IP, TELLER_IPV6, VAULT_IP, "203.0.113", "fd00:1:
 SHOP_IP, WEB_IP, OUTSIDE = "10.244.1.5", "10.96.0.10", "198.51.100.7"
 PODS = "/api/v1/pods"
 
-Say = Callable[[RemoteAgent, Question], AgentAnswer]
+Say = Callable[[RemoteAgent, AgentQuestion], AgentAnswer]
 
 
 class ReviewedAccess(Access):
@@ -55,9 +55,9 @@ class Agents:
     """say: what they answer. asked: all questions, with the nodes."""
 
     say: Say
-    asked: list[tuple[str, Question]] = field(default_factory=list)
+    asked: list[tuple[str, AgentQuestion]] = field(default_factory=list)
 
-    def answer(self, agent: RemoteAgent, question: Question) -> AgentAnswer:
+    def answer(self, agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
         self.asked.append((agent.node, question))
         return self.say(agent, question)
 

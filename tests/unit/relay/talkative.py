@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import AgentAnswer, Question
+from ebpflb.kubectl.asking import AgentAnswer, AgentQuestion
 from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.kubectl.answers import (
@@ -32,7 +32,7 @@ from tests.unit.relay.cluster import (
 OF_BANK, OF_SHOP = ("bank", VAULT), ("shop", "web")
 
 
-def talk(agent: RemoteAgent, question: Question) -> AgentAnswer:
+def talk(agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
     """In place of Answering.answer()."""
     own, own_ipv6 = NODES[agent.node]
     if question.command == "explain":

@@ -21,7 +21,7 @@ from ebpflb.dataplane.explain.question import (
 )
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.kubectl.asking import NO_AGENT, Question
+from ebpflb.kubectl.asking import NO_AGENT, AgentQuestion
 from ebpflb.observe.http.query_port import QueryPort
 from ebpflb.observe.http.query_socket import HttpQueryError, json_reply
 from ebpflb.relay import agents
@@ -33,7 +33,7 @@ from ebpflb.words.observe import AGENT, RELAY
 from tests.certificates import Authority
 
 NODE = RemoteAgent("a", "kube-system", "ebpflb-a", True, "", "127.0.0.1")
-FLOWS = Question("flows", {"limit": "5", "namespace": "", "follow": True, "none": False})
+FLOWS = AgentQuestion("flows", {"limit": "5", "namespace": "", "follow": True, "none": False})
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_an_agent_says_why_it_does_not_answer(port, folders, status):
 
 
 def test_an_agent_of_another_version_may_not_know_a_question(port, folders):
-    found = asking(port.number, folders["relay"]).answer(NODE, Question("top"))
+    found = asking(port.number, folders["relay"]).answer(NODE, AgentQuestion("top"))
     assert found.stderr == "nothing at /v1/top: there is /v1/flows, /v1/explain"
 
 
@@ -311,7 +311,7 @@ EXPLANATION = Explanation(
 def test_an_explanation_end_to_end(port, folders):
     port.reply = lambda _: json_reply(msgspec.to_builtins(EXPLANATION))
     asked = asking(port.number, folders["relay"], addresses=["10.244.1.5", "fd00::5"])
-    found = asked.answer(NODE, Question("explain", {}, ("shop/curl:40", "shop/web:http/udp")))
+    found = asked.answer(NODE, AgentQuestion("explain", {}, ("shop/curl:40", "shop/web:http/udp")))
     assert found.status == 0, found
     document = json.loads(found.stdout)
     assert (document["outcome"], document["kernel"]["from"]) == ("fails", "")
@@ -323,14 +323,16 @@ def test_an_explanation_end_to_end(port, folders):
 def test_an_explanation_from_an_address_needs_no_pod(port, folders):
     port.reply = lambda _: json_reply(msgspec.to_builtins(EXPLANATION))
     asked = asking(port.number, folders["relay"])
-    assert asked.answer(NODE, Question("explain", {}, ("fd00::5", "10.96.0.10:80"))).status == 0
+    assert (
+        asked.answer(NODE, AgentQuestion("explain", {}, ("fd00::5", "10.96.0.10:80"))).status == 0
+    )
     assert port.asked[0].parameters["from"] == "fd00::5"
-    assert asked.answer(NODE, Question("explain", {}, ("host", "10.96.0.10:80"))).status == 0
+    assert asked.answer(NODE, AgentQuestion("explain", {}, ("host", "10.96.0.10:80"))).status == 0
     assert "from" not in port.asked[1].parameters
 
 
 def test_an_explanation_may_be_refused_or_odd(port, folders):
-    question = Question("explain", {}, ("host", "shop/web"))
+    question = AgentQuestion("explain", {}, ("host", "shop/web"))
     port.reply = lambda _: json_reply({"error": "no Service shop/web"}, HTTPStatus(422))
     found = asking(port.number, folders["relay"]).answer(NODE, question)
     assert (found.status, found.stderr) == (1, "no Service shop/web")
@@ -345,5 +347,5 @@ def test_a_pod_without_an_address_cannot_be_explained(folders):
         raise ClusterError("pod shop/curl has no address yet")
 
     asked = TlsAgents(1, Certificates(folders["relay"], mutual_client).context, addresses_of, 1.0)
-    found = asked.answer(NODE, Question("explain", {}, ("shop/curl", "shop/web")))
+    found = asked.answer(NODE, AgentQuestion("explain", {}, ("shop/curl", "shop/web")))
     assert found.error == "pod shop/curl has no address yet"

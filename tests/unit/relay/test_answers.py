@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from ebpflb.errors import ClusterError
-from ebpflb.kubectl.asking import AgentAnswer, Asking, Question
+from ebpflb.kubectl.asking import AgentAnswer, AgentQuestion, AskedAgents
 from ebpflb.kubectl.explain import explained
 from ebpflb.kubectl.services import merged, plain_frontends
 from ebpflb.kubectl.top import sampled
@@ -22,17 +22,17 @@ def questions(relayed):
 @pytest.mark.parametrize(
     ("what", "question"),
     [
-        ("frontends", Question("services", {"namespace": "shop"})),
+        ("frontends", AgentQuestion("services", {"namespace": "shop"})),
         (
             "frontends?service=web",
-            Question("services", {"namespace": "shop", "service": "shop/web"}),
+            AgentQuestion("services", {"namespace": "shop", "service": "shop/web"}),
         ),
-        ("rates", Question("top", {"interval": "2", "namespace": "shop"})),
-        ("rates?interval=500ms", Question("top", {"interval": "0.5", "namespace": "shop"})),
-        ("flows", Question("flows", {"limit": "20001", "services-of": "shop"})),
+        ("rates", AgentQuestion("top", {"interval": "2", "namespace": "shop"})),
+        ("rates?interval=500ms", AgentQuestion("top", {"interval": "0.5", "namespace": "shop"})),
+        ("flows", AgentQuestion("flows", {"limit": "20001", "services-of": "shop"})),
         (
             "flows?limit=5&since=1m&until=5s&verdict=failed&event=end&service=shop/web&to=FD00:0::7",
-            Question(
+            AgentQuestion(
                 "flows",
                 {
                     "limit": "5",
@@ -48,7 +48,7 @@ def questions(relayed):
         ),
         (
             "connections?from=curl&older=90&backend-gone=true&service=web",
-            Question(
+            AgentQuestion(
                 "connections",
                 {
                     "namespace": "shop",
@@ -59,7 +59,7 @@ def questions(relayed):
                 },
             ),
         ),
-        ("explanations?from=curl&to=web", Question("explain", {}, ("shop/curl", "shop/web"))),
+        ("explanations?from=curl&to=web", AgentQuestion("explain", {}, ("shop/curl", "shop/web"))),
     ],
 )
 def test_what_agents_are_asked(relayed, what, question):
@@ -122,7 +122,7 @@ def test_a_backend_is_gone_or_not(relayed):
     ],
 )
 def test_of_all_namespaces_items_are_those_of_the_plugin(relayed, resource, read):
-    asking = Asking(relayed.access, relayed.cluster.agents.get(), relayed.agents)
+    asking = AskedAgents(relayed.access, relayed.cluster.agents.get(), relayed.agents)
     found = relayed.found(resource, ADMIN)
     assert found["items"]
     expected = read(asking)

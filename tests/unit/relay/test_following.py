@@ -9,8 +9,7 @@ import pytest
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl import streams
 from ebpflb.kubectl.agents import RemoteAgent
-from ebpflb.model.flow import Flow, LostFlows
-from ebpflb.model.watched import FollowedNode
+from ebpflb.model.flow import Flow, FollowedNode, LostFlows
 from ebpflb.relay import following
 from ebpflb.relay.following import FlowHub
 from tests.unit.kubectl.answers import flow, lines

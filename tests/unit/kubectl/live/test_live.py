@@ -187,7 +187,7 @@ def test_backends_whose_addresses_may_not_be_seen_are_rows_of_their_own(two):
         await keys.press("down", "down", "enter")
         await keys.until(lambda: len(keys.rows("flows")) == 1)
 
-    places = ["10.1.0.1:8080", *["another namespace:0"] * 2]
+    places = ["10.1.0.1:8080", *["another namespace"] * 2]
     run(test, two, through_relay=True)
     assert not two.objects.executed
 

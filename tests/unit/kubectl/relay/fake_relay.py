@@ -6,7 +6,7 @@ import queue
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
-from ebpflb.model.watched import FollowedNode, watch_line
+from ebpflb.model.flow import FollowedNode, watch_line
 from ebpflb.words.observe import (
     API_VERSION,
     CONNECTIONS,

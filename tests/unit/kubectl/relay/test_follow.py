@@ -14,7 +14,7 @@ from ebpflb.kubectl import cluster as of_the_cluster
 from ebpflb.kubectl import flows as command
 from ebpflb.kubectl.relay_streams import RelayStreams
 from ebpflb.kubectl.streams import Streams, StreamState
-from ebpflb.model.watched import FollowedNode
+from ebpflb.model.flow import FollowedNode
 from ebpflb.words.observe import API_VERSION, FLOWS, GROUP
 from tests.unit.kubectl.answers import flow, lines
 from tests.unit.kubectl.api_server import DAEMON_SETS

@@ -11,7 +11,7 @@ import pytest
 
 from ebpflb.cli import INTERRUPTED
 from ebpflb.kubectl.ui.server import PageServer
-from ebpflb.model.watched import FollowedNode
+from ebpflb.model.flow import FollowedNode
 from ebpflb.words.observe import EXPLANATIONS, FLOWS
 from tests.ui.flows import flow
 from tests.unit.cli.explained import FRONTEND, answered

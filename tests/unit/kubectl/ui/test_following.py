@@ -11,7 +11,7 @@ from ebpflb.errors import ClusterError, QueryError
 from ebpflb.kubectl.relay_streams import RelayStreams
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.traffic import LiveTraffic
-from ebpflb.model.watched import FollowedNode, watch_line
+from ebpflb.model.flow import FollowedNode, watch_line
 from tests.ui.flows import FakeAgents, flow
 
 

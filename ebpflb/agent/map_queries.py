@@ -39,7 +39,7 @@ _SAMPLE_SECONDS, _LONGEST_SAMPLE = 1.0, 30.0
 _PIECE_LINES = 256
 
 
-class InForce:
+class MapQueries:
     """Rows of frontends and rates as the commands print them with --compact, and connections."""
 
     def __init__(self, maps: Callable[[], MapSet | None], changes: Changes) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.agent import in_force
-from ebpflb.agent.in_force import InForce
+from ebpflb.agent import map_queries
+from ebpflb.agent.map_queries import MapQueries
 from ebpflb.cli import agent_client
 from ebpflb.cli import connections as connections_command
 from ebpflb.cli import services as services_command
@@ -46,7 +46,7 @@ class Node:
         self.opened = opened
         self.maps = opened.maps
         self.changes = Changes(NODE)
-        self.in_force = InForce(lambda: self.maps, self.changes)
+        self.map_queries = MapQueries(lambda: self.maps, self.changes)
         self.log = FlowLog(1, self.changes, lambda: self.maps, pod_of(self.changes))
         self.now = 0.0
 
@@ -58,7 +58,7 @@ class Node:
 
     def ask(self, path: str, **parameters: str) -> bytes:
         query = Query((), {name.replace("_", "-"): value for name, value in parameters.items()})
-        answer = self.in_force.routes[path](query)
+        answer = self.map_queries.routes[path](query)
         return answer.body if isinstance(answer, Answer) else b"".join(answer.pieces)
 
     def connections(self, **parameters: str) -> list[object]:
@@ -147,7 +147,7 @@ def test_a_service_in_another_namespace_is_none(node):
 def clock(node, monkeypatch):
     """Time passes only while somebody waits."""
     sampler = partial(rates_view.TrafficSampler, clock=lambda: node.now)
-    for module in (in_force, rates_view):
+    for module in (map_queries, rates_view):
         monkeypatch.setattr(module, "TrafficSampler", sampler)
     monkeypatch.setattr("time.sleep", node.pause)
 
@@ -188,7 +188,7 @@ def test_a_backend_of_this_node_has_the_name_of_its_pod(node, clock):
 def opened(node, monkeypatch):
     """Two of a pod's, one of them to a backend that is gone, and one from outside."""
     at_that_time = partial(connections_view.open_connections, now=lambda: NOW)
-    for module in (connections_view, in_force):
+    for module in (connections_view, map_queries):
         monkeypatch.setattr(module, "open_sockets", lambda: node.opened.sockets)
         monkeypatch.setattr(module, "open_connections", at_that_time)
     node.opened.tcp(1)
@@ -239,7 +239,7 @@ def test_pods_on_the_hosts_network_have_no_name(node, opened):
 def test_very_many_connections_come_in_pieces(node, opened):
     for cookie in range(10, 1010):
         node.opened.tcp(cookie)
-    answer = node.in_force.routes["/v1/connections"](Query((), {}))
+    answer = node.map_queries.routes["/v1/connections"](Query((), {}))
     pieces = [piece.count(b"\n") for piece in answer.pieces]
     assert (sum(pieces), max(pieces)) == (1003, 256)
 
@@ -247,16 +247,16 @@ def test_very_many_connections_come_in_pieces(node, opened):
 def test_an_address_may_be_written_in_another_way(node, opened):
     client = "fd00::5"
     for path in ("FD00::5", "fd00:0::5", client):
-        wanted = node.in_force.routes["/v1/connections"](Query((), {"from": path}))
+        wanted = node.map_queries.routes["/v1/connections"](Query((), {"from": path}))
         assert list(wanted.pieces) == []
-    assert in_force._client("FD00:0::5") == client
+    assert map_queries._client("FD00:0::5") == client
 
 
 def test_sockets_that_cannot_be_listed_are_one_line(node, opened, monkeypatch):
     def refused():
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(in_force, "open_sockets", refused)
+    monkeypatch.setattr(map_queries, "open_sockets", refused)
     with pytest.raises(EbpflbError, match=r"^cannot list the sockets: Operation not permitted$"):
         node.connections()
 
@@ -298,13 +298,13 @@ def test_wrong_parameters_are_one_line(node, path, parameters, text):
 @pytest.mark.parametrize("path", ["/v1/services", "/v1/top", "/v1/connections"])
 def test_there_is_nothing_below(node, path):
     with pytest.raises(HttpQueryError, match="nothing below") as raised:
-        node.in_force.routes[path](Query(("web",), {}))
+        node.map_queries.routes[path](Query(("web",), {}))
     assert raised.value.status == 404
 
 
 @pytest.mark.parametrize("path", ["/v1/services", "/v1/top", "/v1/connections"])
 def test_nothing_is_answered_before_there_are_maps(opened, path):
-    early = InForce(lambda: None, Changes(NODE))
+    early = MapQueries(lambda: None, Changes(NODE))
     with pytest.raises(HttpQueryError, match=r"^the agent has no maps yet: try again$") as raised:
         early.routes[path](Query((), {}))
     assert raised.value.status == 503
