@@ -27,7 +27,7 @@ from ebpflb.model.service import ServiceName
 from ebpflb.words.observe import AGENT
 
 _CONNECT_SECONDS = 5.0
-_MOST_BYTES = 32 << 20
+_MOST_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 
 

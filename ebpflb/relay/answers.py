@@ -41,8 +41,9 @@ Found = TypeVar("Found")
 
 MOST_ITEMS = 20_000
 _SAMPLE_SECONDS, _LONGEST_SAMPLE = 2.0, 10.0
-# More than most clusters have nodes: each waits for as long as a sample takes.
-_AGENTS_AT_ONCE = 256
+# How many agents are asked at once, each of which may send as much as an answer may have. Rates
+# are short, and an agent waits for as long as its sample takes.
+_AT_ONCE, _SAMPLES_AT_ONCE = 16, 256
 _PODS, _NODES = Attributes("list", "", "pods"), Attributes("list", "", "nodes")
 _FULL_NAME = re.compile(r"(?<![\w./-])([a-z0-9-]+)/[a-z0-9.-]+(?![\w/])")
 
@@ -108,7 +109,8 @@ class Answers:
         return all(_may_be_seen(given.get(name, ""), sight) for name in ENDS)
 
     def _merged(self, request: ListRequest, agents: list[RemoteAgent]) -> Merged:
-        asking = AskedAgents(self.cluster.access, agents, self.executor, _AGENTS_AT_ONCE)
+        most = _SAMPLES_AT_ONCE if request.resource == RATES else _AT_ONCE
+        asking = AskedAgents(self.cluster.access, agents, self.executor, most)
         items = list(_ASKED[request.resource](asking, request))
         return Merged(items, asking.failures)
 
