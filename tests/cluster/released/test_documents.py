@@ -24,7 +24,7 @@ SECONDS = 300.0
 # Commands that are not run, and why: patterns of the complete line.
 NOT_RUN = {
     "they are named, not shown": (
-        r"ebpflb (run|explain|takeover|cleanup|maps|completion|lab)",
+        r"ebpflb (run|explain|relay|takeover|cleanup|maps|completion|lab)",
         r"kubectl (ebpflb|exec|drain|--selector)",
         r"helm (uninstall|upgrade|rollback|test|package|--wait|template --no-hooks)",
         r".*\.\.\..*",
