@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers what the commands read from the pinned maps, without a process of its own for each."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import islice
 
@@ -37,14 +39,20 @@ from ebpflb.web.answers import TEXT, Answer, StreamedAnswer
 
 _SAMPLE_SECONDS, _LONGEST_SAMPLE = 1.0, 30.0
 _PIECE_LINES = 256
+# Less than who asks waits.
+_PATIENCE_SECONDS = 10.0
 
 
 class MapQueries:
-    """Rows of frontends and rates as the commands print them with --compact, and connections."""
+    """Rows of frontends and rates as the commands print them with --compact, and connections.
+
+    It reads the maps for one at a time, to leave the loop its share. For any thread.
+    """
 
     def __init__(self, maps: Callable[[], MapSet | None], changes: Changes) -> None:
         self._maps = maps
         self._changes = changes
+        self._turn = threading.Lock()
         self.routes: Mapping[str, Route] = {
             "/v1/services": self._services,
             "/v1/top": self._top,
@@ -54,24 +62,27 @@ class MapQueries:
     def _services(self, query: Query) -> Answer:
         given = parameters(query, "namespace", "service")
         namespace = given.get("namespace", "")
-        found = read_frontends(self._current(), parsed("service", given, _service_name))
-        rows = [
-            frontend_row(each)
-            for each in found
-            if namespace in ("", each.frontend.service.namespace)
-        ]
-        return Answer(compact(rows).encode(), TEXT)
+        wanted = parsed("service", given, _service_name)
+        with self._reading() as maps:
+            rows = [
+                frontend_row(each)
+                for each in read_frontends(maps, wanted)
+                if namespace in ("", each.frontend.service.namespace)
+            ]
+            return Answer(compact(rows).encode(), TEXT)
 
     def _top(self, query: Query) -> Answer:
         given = parameters(query, "interval", "namespace")
         interval = parsed("interval", given, _sample_length) or _SAMPLE_SECONDS
         namespace = given.get("namespace", "")
-        sampler = TrafficSampler(self._current())
-        before = sampler.sample()
+        with self._reading() as maps:
+            sampler = TrafficSampler(maps)
+            before = sampler.sample()
         time.sleep(interval)
-        found = rates(before, sampler.sample(), pod_names(self._changes))
-        rows = [port_row(each) for each in found if namespace in ("", each.namespace)]
-        return Answer(compact(rows).encode(), TEXT)
+        with self._reading():
+            found = rates(before, sampler.sample(), pod_names(self._changes))
+            rows = [port_row(each) for each in found if namespace in ("", each.namespace)]
+            return Answer(compact(rows).encode(), TEXT)
 
     def _connections(self, query: Query) -> StreamedAnswer:
         given = parameters(query, "namespace", "service", "from", "older", "backend-gone")
@@ -82,13 +93,14 @@ class MapQueries:
             bool(parsed("backend-gone", given, boolean)),
             parsed("older", given, duration) or 0.0,
         )
-        try:
-            sockets = open_sockets()
-        except OSError as error:
-            raise EbpflbError(f"cannot list the sockets: {error.strerror}") from error
-        maps = self._current()
-        found = open_connections(maps, read_snapshot(maps), sockets)
-        return StreamedAnswer(_pieces(filter(wanted.have, self._named(found))), JSON_LINES)
+        with self._reading() as maps:
+            try:
+                sockets = open_sockets()
+            except OSError as error:
+                raise EbpflbError(f"cannot list the sockets: {error.strerror}") from error
+            found = open_connections(maps, read_snapshot(maps), sockets)
+            named = self._named(found)
+        return StreamedAnswer(self._pieces(filter(wanted.have, named)), JSON_LINES)
 
     def _named(self, found: Iterator[OpenConnection]) -> Iterator[OpenConnection]:
         names = pod_names(self._changes)
@@ -96,13 +108,30 @@ class MapQueries:
         workloads = {f"{pod.namespace}/{pod.name}": pod.workload for pod in pods}
         return (with_names(each, names, lambda pod: workloads.get(pod, "")) for each in found)
 
-    def _current(self) -> MapSet:
+    def _pieces(self, found: Iterator[OpenConnection]) -> Iterator[bytes]:
+        while True:
+            with self._turn:
+                piece = b"".join(map(connection_line, islice(found, _PIECE_LINES)))
+            if not piece:
+                return
+            yield piece
+
+    @contextmanager
+    def _reading(self) -> Iterator[MapSet]:
+        """HttpQueryError if the turn does not come in time."""
         maps = self._maps()
         if maps is None:
-            raise HttpQueryError(
-                "the agent has no maps yet: try again", HTTPStatus.SERVICE_UNAVAILABLE
-            )
-        return maps
+            raise _not_now("the agent has no maps yet")
+        if not self._turn.acquire(timeout=_PATIENCE_SECONDS):
+            raise _not_now("the agent answers others")
+        try:
+            yield maps
+        finally:
+            self._turn.release()
+
+
+def _not_now(why: str) -> HttpQueryError:
+    return HttpQueryError(f"{why}: try again", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _sample_length(value: object) -> float:
@@ -125,8 +154,3 @@ def _client(value: object) -> str:
         return text if "/" in text else format_address(parse_address(text))
     except ValueError as error:
         raise ValueError("want an address, or NAMESPACE/NAME of a pod") from error
-
-
-def _pieces(found: Iterator[OpenConnection]) -> Iterator[bytes]:
-    while piece := b"".join(map(connection_line, islice(found, _PIECE_LINES))):
-        yield piece

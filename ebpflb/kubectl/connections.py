@@ -69,6 +69,6 @@ def _options(wanted: WantedConnections) -> Mapping[str, str | bool]:
         "namespace": wanted.namespace,
         "service": wanted.service,
         "from": wanted.source,
-        "older": f"{wanted.older:g}s" if wanted.older else "",
+        "older": f"{wanted.older}s" if wanted.older else "",
         "backend-gone": wanted.is_removed,
     }

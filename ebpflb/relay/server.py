@@ -4,7 +4,6 @@
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -14,6 +13,7 @@ from msgspec.json import encode
 from ebpflb.errors import EbpflbError
 from ebpflb.relay.access import ObservedCluster
 from ebpflb.relay.identity import FrontProxy, Viewer, viewer_of
+from ebpflb.relay.places import Places
 from ebpflb.relay.requests import (
     DISCOVERY,
     ApiError,
@@ -40,8 +40,8 @@ class RelayPort:
         self._cluster = cluster
         self._watches = watches
         self._ready = ready
-        self._places = threading.Semaphore(MOST_AT_ONCE)
-        self._watchers = threading.Semaphore(MOST_WATCHERS)
+        self._answering = Places(MOST_AT_ONCE, "requests")
+        self._watching = Places(MOST_WATCHERS, "watches")
 
     async def respond(self, request: Request) -> Answer | StreamedAnswer:
         match request.target.partition("?")[0]:
@@ -84,26 +84,14 @@ class RelayPort:
             # Errors are told before the stream begins, and its place is given back at its end.
             next(made)
             return made
-        with _place(self._places, MOST_AT_ONCE, "requests"):
+        with self._answering.place_of(viewer):
             return self._watches.answers.document(wanted, viewer)
 
     def _watch(self, wanted: ListRequest, viewer: Viewer) -> Iterator[bytes]:
-        with _place(self._watchers, MOST_WATCHERS, "watches"):
+        with self._watching.place_of(viewer):
             pieces = self._watches.lines(wanted, viewer)
             yield b""
             yield from pieces
-
-
-@contextmanager
-def _place(places: threading.Semaphore, most: int, what: str) -> Iterator[None]:
-    """ApiError if all are taken."""
-    if not places.acquire(blocking=False):
-        text = f"{most} {what} are being answered: try again"
-        raise ApiError(HTTPStatus.TOO_MANY_REQUESTS, text)
-    try:
-        yield
-    finally:
-        places.release()
 
 
 def _refusal(error: ApiError) -> Answer:

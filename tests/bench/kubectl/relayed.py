@@ -101,9 +101,9 @@ def _ask(asker: Client, question: str, nodes: int) -> float:
 @contextmanager
 def _watching(asker: Client, count: int) -> Iterator[None]:
     with ExitStack() as opened:
-        for _ in range(count):
+        for number in range(count):
             connection = opened.enter_context(asker.connect())
-            asker.send(connection, f"{PATH}/flows?watch=true", "admin")
+            asker.send(connection, f"{PATH}/flows?watch=true", f"user-{number % 4}")
             if b" 200 " not in connection.recv(1 << 16):
                 raise BenchError("the relay refuses a watcher")
             # What it sends from now on stays in the buffers of the kernel, or is lost.

@@ -46,7 +46,7 @@ def test_agents_understand_what_they_are_asked(two):
     assert argv[4:7] == ["ebpflb", "connections", "--output=jsonl"]
     understood = main.commands["connections"].make_context("connections", argv[6:]).params
     assert (understood["namespace"], understood["service"]) == ("shop", "shop/web")
-    assert (understood["source"], understood["older"]) == ("shop/curl", "5400s")
+    assert (understood["source"], understood["older"]) == ("shop/curl", "5400.0s")
     assert understood["backend_gone"]
 
 

@@ -54,7 +54,7 @@ def questions(relayed):
                     "namespace": "shop",
                     "service": "shop/web",
                     "from": "shop/curl",
-                    "older": "90s",
+                    "older": "90.0s",
                     "backend-gone": True,
                 },
             ),

@@ -4,6 +4,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -314,3 +315,27 @@ def test_maps_may_be_replaced(node):
     assert len(services_of(node.ask("/v1/services"))) == 3
     node.maps = memory_maps()
     assert services_of(node.ask("/v1/services")) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/services", "/v1/top", "/v1/connections"])
+def test_the_maps_are_read_for_one_at_a_time(node, monkeypatch, path):
+    monkeypatch.setattr(map_queries, "_PATIENCE_SECONDS", 0.01)
+    with node.map_queries._reading():
+        with pytest.raises(
+            HttpQueryError, match=r"^the agent answers others: try again$"
+        ) as raised:
+            node.ask(path)
+        assert raised.value.status == 503
+    assert node.ask(path) is not None
+
+
+def test_others_have_their_turn_while_a_sample_lasts(node, monkeypatch):
+    meanwhile = []
+    monkeypatch.setattr(map_queries, "_PATIENCE_SECONDS", 0.01)
+
+    def sleep(_):
+        meanwhile.append(node.ask("/v1/services"))
+
+    monkeypatch.setattr(map_queries, "time", SimpleNamespace(sleep=sleep))
+    node.ask("/v1/top")
+    assert meanwhile
