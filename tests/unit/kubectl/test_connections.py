@@ -5,6 +5,7 @@ import re
 import pytest
 
 from ebpflb.cli import main
+from ebpflb.config.values import duration
 from tests.unit.kubectl.answers import connection
 
 
@@ -48,6 +49,12 @@ def test_agents_understand_what_they_are_asked(two):
     assert (understood["namespace"], understood["service"]) == ("shop", "shop/web")
     assert (understood["source"], understood["older"]) == ("shop/curl", "5400.0s")
     assert understood["backend_gone"]
+
+
+def test_agents_understand_weeks(two):
+    two.run("connections", "--older", "500h")
+    (older,) = (each for each in two.objects.executed[0] if each.startswith("--older="))
+    assert duration(older.removeprefix("--older=")) == 500 * 3600
 
 
 def test_a_line_that_is_none_costs_that_line(two):

@@ -91,7 +91,7 @@ def test_a_node_without_an_agent_is_no_failure(three, relay):
         (
             ["connections", "-n", "shop", "--from", "curl", "--older", "1h30m", "--backend-gone"],
             "namespaces/shop/connections",
-            {"from": "shop/curl", "older": "5400s", "backend-gone": "true"},
+            {"from": "shop/curl", "older": "5400.0s", "backend-gone": "true"},
         ),
         (["top", "-A", "--interval", "0.5"], "rates", {"interval": "0.5"}),
         (
