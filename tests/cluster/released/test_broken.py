@@ -138,8 +138,8 @@ def in_use(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def page(plugin: Plugin) -> Iterator[str]:
-    """The address that `kubectl ebpflb ui` prints."""
-    with plugin.start("ui") as process:
+    """The address that `kubectl ebpflb ui` prints. Nodes answer by their own commands."""
+    with plugin.start("ui", "--via", "exec") as process:
         try:
             assert process.stdout
             yield process.stdout.readline().strip()

@@ -52,7 +52,8 @@ def test_the_plugin_merges_the_flows_of_all_nodes(cluster: Cluster, plugin: Plug
 
 
 def test_what_the_plugin_follows_ends_on_the_nodes_with_it(cluster: Cluster, plugin: Plugin):
-    with plugin.start("flows", "-n", SPACE, "--follow", "-o", "jsonl") as following:
+    asked = ("flows", "-n", SPACE, "--follow", "-o", "jsonl", "--via", "exec")
+    with plugin.start(*asked) as following:
         try:
             wait_until(lambda: len(followers(cluster)) == 2, "both agents followed")
             workloads.ask_from_pod(cluster, SPACE, "asker-node1", f"http://web.{SPACE}")

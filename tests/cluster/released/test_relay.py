@@ -186,6 +186,7 @@ def test_the_api_server_writes_down_who_has_looked(cluster: Cluster):
     asked = {
         (each["verb"], each["objectRef"]["resource"])
         for each in cluster.control_plane.audit_events()
-        if each["user"]["username"] == user and each.get("objectRef", {}).get("apiGroup") == GROUP
+        if each["user"].get("username") == user
+        and each.get("objectRef", {}).get("apiGroup") == GROUP
     }
     assert {("list", "frontends"), ("list", "flows"), ("watch", "flows")} <= asked
