@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks agents over mutual TLS what the plugin asks by executing commands in their pods."""
 
-import http.client
-import io
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -24,11 +19,9 @@ from ebpflb.from_json import JsonError, from_json
 from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import NO_AGENT, AgentAnswer, AgentQuestion
 from ebpflb.model.service import ServiceName
-from ebpflb.words.observe import AGENT
+from ebpflb.relay.exchange import Exchange
 
-_CONNECT_SECONDS = 5.0
 _MOST_BYTES = 16 << 20
-_PIECE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +43,7 @@ class TlsAgents:
             if question.command == "explain":
                 return self._explanation(agent, *question.arguments)
             return self._asked(agent, question.command, question.options)
-        except (OSError, http.client.HTTPException, ClusterError) as error:
+        except (OSError, ClusterError) as error:
             return AgentAnswer(agent, None, error=_reason(error))
 
     def _explanation(self, agent: RemoteAgent, source: str, target: str) -> AgentAnswer:
@@ -74,68 +67,17 @@ class TlsAgents:
     ) -> AgentAnswer:
         deadline = time.monotonic() + self.seconds
         given = {name: _text(value) for name, value in options.items() if value}
-        connection = _AgentConnection(agent.address, self.port, self.encryption(), deadline)
-        with closing(connection):
-            connection.request("GET", f"/v1/{command}?{urlencode(given)}", headers={"Host": AGENT})
-            response = connection.getresponse()
-            content = bytearray()
-            while piece := response.read1(_PIECE_BYTES):
+        content = bytearray()
+        with Exchange(agent.address, self.port, self.encryption()) as exchange:
+            status = exchange.ask(f"/v1/{command}?{urlencode(given)}", deadline)
+            for piece in exchange.pieces(deadline):
                 content += piece
                 if len(content) > _MOST_BYTES:
                     raise ClusterError(f"answers with more than {_MOST_BYTES >> 20} MiB")
-            if response.length:
-                # read1() does not complain about what is missing.
-                raise http.client.IncompleteRead(bytes(content), response.length)
         text = content.decode(errors="replace")
-        if response.status == HTTPStatus.OK:
+        if status == HTTPStatus.OK:
             return AgentAnswer(agent, 0, text)
-        return AgentAnswer(agent, 1, stderr=_error_of(text, response.status))
-
-
-class _AgentConnection(http.client.HTTPSConnection):
-    """deadline: of the answer, by a monotonic clock; TimeoutError, however slowly it comes."""
-
-    def __init__(self, address: str, port: int, context: ssl.SSLContext, deadline: float) -> None:
-        super().__init__(address, port, timeout=_CONNECT_SECONDS, context=context)
-        self._encryption = context
-        made: Any = partial(_Response, deadline)
-        self.response_class = made
-
-    def connect(self) -> None:
-        """The certificate has the name of agents, whatever their address."""
-        plain = socket.create_connection((self.host, self.port), _CONNECT_SECONDS)
-        self.sock = self._encryption.wrap_socket(plain, server_hostname=AGENT)
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, deadline: float, connection: socket.socket, *given: Any, **more: Any):
-        super().__init__(connection, *given, **more)
-        self.fp.close()
-        self.fp = io.BufferedReader(_UntilDeadline(connection, deadline))
-
-
-class _UntilDeadline(io.RawIOBase):
-    """A time limit of the socket alone would begin anew with each byte of a header."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        # Keeps the socket open until it is closed.
-        self._raw = connection.makefile("rb", buffering=0)
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+        return AgentAnswer(agent, 1, stderr=_error_of(text, status))
 
 
 def _text(value: str | bool) -> str:
@@ -163,8 +105,6 @@ def _reason(error: Exception) -> str:
             )
         case ssl.SSLError():
             found = f"refuses the relay's certificate, or speaks no TLS: {error.reason}"
-        case http.client.IncompleteRead():
-            found = "breaks off in the middle of its answer"
         case OSError():
             found = f"cannot be reached: {error.strerror or error}"
         case _:

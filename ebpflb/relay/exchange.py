@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import h11
 
@@ -15,6 +15,7 @@ from ebpflb.words.observe import AGENT
 
 _CONNECT_SECONDS = 5.0
 _PIECE_BYTES = 1 << 16
+_LONGEST_QUOTE = 60
 # How long a silent agent may keep a reader waiting.
 _LOOK_SECONDS = 1.0
 
@@ -26,6 +27,7 @@ class Exchange:
         self._place = address, port
         self._encryption = encryption
         self._http = h11.Connection(h11.CLIENT)
+        self._last = b""
 
     def __enter__(self) -> Self:
         """The certificate has the name of agents, whatever their address."""
@@ -63,6 +65,11 @@ class Exchange:
         while not isinstance(event := self._next(deadline), h11.EndOfMessage):
             yield bytes(event.data) if isinstance(event, h11.Data) else b""
 
+    def _break_off(self) -> NoReturn:
+        if self._http.their_state is h11.SEND_RESPONSE:
+            raise ConnectionResetError
+        raise ClusterError("breaks off in the middle of its answer")
+
     def _next(self, deadline: float | None) -> object:
         """The next event; None if nothing has arrived for a while."""
         try:
@@ -72,9 +79,14 @@ class Exchange:
                     raise TimeoutError
                 self._socket.settimeout(min(left, _LOOK_SECONDS))
                 try:
-                    self._http.receive_data(self._socket.recv(_PIECE_BYTES))
+                    received = self._socket.recv(_PIECE_BYTES)
                 except TimeoutError:
                     return None
+                if not received:
+                    self._break_off()
+                self._last = received
+                self._http.receive_data(received)
         except h11.RemoteProtocolError as error:
-            raise ClusterError(f"breaks off, or is no agent ({error})") from error
+            said = self._last.partition(b"\r\n")[0][:_LONGEST_QUOTE].decode(errors="replace")
+            raise ClusterError(f"{said}: no answer of an agent ({error})") from error
         return event

@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from http import HTTPStatus
 from urllib.parse import urlencode
 
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import NO_AGENT
 from ebpflb.kubectl.streams import Lines, Streams, StreamState
 from ebpflb.model.flow import Flow, FollowedNode, LostFlows, read_flow
 from ebpflb.observe.flows.history import FlowHistory
@@ -21,7 +23,6 @@ _KEPT = 8192
 _LOOK_SECONDS = 1.0
 _LONGEST_LINE = 64 << 10
 _FLOWS = f"/v1/flows?{urlencode({'follow': '1', 'limit': '0'})}"
-_OK = 200
 
 
 class FlowHub:
@@ -108,11 +109,11 @@ class FlowHub:
     def _lines(self, agent: RemoteAgent) -> Generator[str, None, None]:
         """Of an agent's stream; an empty one now and then. ClusterError."""
         if not agent.address:
-            raise ClusterError("no agent runs on this node")
+            raise ClusterError(NO_AGENT)
         rest = b""
         try:
             with self._open(agent) as exchange:
-                if (status := exchange.ask(_FLOWS, None)) != _OK:
+                if (status := exchange.ask(_FLOWS, None)) != HTTPStatus.OK:
                     raise ClusterError(f"the agent answers {status}")
                 for piece in exchange.pieces(None):
                     *lines, rest = (rest + piece).split(b"\n")

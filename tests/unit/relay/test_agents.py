@@ -24,7 +24,7 @@ from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import NO_AGENT, AgentQuestion
 from ebpflb.observe.http.query_port import QueryPort
 from ebpflb.observe.http.query_socket import HttpQueryError, json_reply
-from ebpflb.relay import agents
+from ebpflb.relay import agents, exchange
 from ebpflb.relay.agents import TlsAgents
 from ebpflb.web.answers import StreamedAnswer
 from ebpflb.web.server import HttpServer
@@ -264,7 +264,7 @@ def test_an_agent_that_says_nothing_has_a_deadline(folders):
 
 
 def test_an_answer_may_take_longer_than_a_connection(folders, monkeypatch):
-    monkeypatch.setattr(agents, "_CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(exchange, "_CONNECT_SECONDS", 0.5)
     never = threading.Event()
 
     def answer(connection):
