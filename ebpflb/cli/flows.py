@@ -19,6 +19,7 @@ from ebpflb.cli.options import (
     checked,
     full_name,
     listed,
+    moment_option,
     namespace_options,
     options,
     output_option,
@@ -27,7 +28,7 @@ from ebpflb.cli.options import (
 )
 from ebpflb.cli.render import emit, has_colours, terminal_width
 from ebpflb.cli.table import Column, TextTable, size
-from ebpflb.config.values import duration, is_ip, socket_address
+from ebpflb.config.values import is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
     DROPPED,
@@ -186,18 +187,11 @@ filter_options = options(
     words_option("--verdict", VERDICTS, f"Any of: {', '.join(VERDICTS)} (see below)."),
     words_option("--event", FLOW_EVENTS, f"Any of: {', '.join(FLOW_EVENTS)}."),
     click.option("--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."),
-    click.option(
+    moment_option(
         "--since",
-        metavar="DURATION",
-        callback=checked(duration),
-        help="Only show flows newer than this: 90s, 5m, 1h30m; up to 24 hours.",
+        "Only show flows after this: 5m or 1h30m ago, 03:10, 2026-11-24T03:10; up to 24 hours.",
     ),
-    click.option(
-        "--until",
-        metavar="DURATION",
-        callback=checked(duration),
-        help="Only show flows older than this.",
-    ),
+    moment_option("--until", "Only show flows before this."),
     namespace_options,
     output_option,
 )
@@ -207,6 +201,7 @@ filter_options = options(
 @click.command(
     epilog="""\b
 Without --last or --since, it shows the last 20 flows, or only new ones with --follow.
+A TIME is how long ago, or local time: 03:10 is the last time it was that late.
 It shows all namespaces; -n NS only shows flows to the Services of NS, and from or to its pods.
 Names without a namespace are looked up in NS, or in `default` without -n.
 
@@ -222,7 +217,7 @@ Examples:
   ebpflb flows
   ebpflb flows --follow --verdict failed,refused,dropped
   ebpflb flows --service default/web --since 5m
-  ebpflb flows --since 3h --until 2h --verdict failed
+  ebpflb flows --since 03:00 --until 03:20 --verdict failed
   ebpflb flows -n shop --from curl --to 10.96.0.10 --last 100
   ebpflb flows --follow -o jsonl | jq 'select(.rtt_seconds > 0.1)'
 """

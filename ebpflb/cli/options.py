@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that several commands have, and what they mean."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from typing import Any, Literal, NamedTuple
@@ -8,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from ebpflb.config.moment import is_ago, moment, rfc3339_ns
 from ebpflb.config.values import SomeOf, near
 from ebpflb.errors import ConfigError
 
@@ -60,6 +62,23 @@ def checked(parse: Callable[[object], object]) -> Callable[..., str | None]:
         return text
 
     return callback
+
+
+def moment_option(flag: str, text: str) -> Decorator:
+    """An option for a moment(). `text`: its help.
+
+    Local time becomes UTC, for an agent's zone may be another. How long ago stays so, by the clock
+    of each agent.
+    """
+
+    def callback(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
+        try:
+            found = moment(given, time.time_ns()) if given else 0
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        return rfc3339_ns(found) if given and not is_ago(given) else given
+
+    return click.option(flag, metavar="TIME", callback=callback, help=text)
 
 
 def words_option(flag: str, known: tuple[str, ...], text: str) -> Decorator:

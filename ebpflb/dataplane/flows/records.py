@@ -5,7 +5,6 @@ Most records are only glanced at (`brief()`); a record is decoded when a query n
 """
 
 import ctypes
-import time
 import weakref
 from collections.abc import Mapping
 from enum import IntEnum
@@ -13,6 +12,7 @@ from functools import cache, lru_cache
 from sys import byteorder
 from typing import Any, NamedTuple
 
+from ebpflb.config.moment import rfc3339_ns
 from ebpflb.dataplane.kernel.maps import KernelMap
 from ebpflb.dataplane.layout.enums import (
     CtFlag,
@@ -194,17 +194,6 @@ def decode(number: int, stored: StoredFlow, node: str) -> Flow:
         retransmits=found.retransmits if is_counted and at_socket else None,
         seq=number,
     )
-
-
-def rfc3339_ns(when: int) -> str:
-    """Nanoseconds since 1970 as RFC 3339 with nanoseconds, in UTC."""
-    seconds, rest = divmod(when, _SECOND)
-    return f"{_second(seconds)}.{rest:09d}Z"
-
-
-@lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _service_port(stored: StoredFlow, family: Family) -> ServicePort | None:

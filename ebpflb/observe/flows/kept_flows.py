@@ -19,7 +19,7 @@ from re import compile as pattern
 from typing import NamedTuple
 
 from ebpflb import own_files
-from ebpflb.dataplane.flows.records import rfc3339_ns
+from ebpflb.config.moment import rfc3339_ns
 from ebpflb.from_json import JsonError
 from ebpflb.log import fields
 from ebpflb.model.flow import Flow, read_flow

@@ -14,8 +14,9 @@ from http import HTTPStatus
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from ebpflb.config.values import Number, SomeOf, boolean, duration, near, nearest
-from ebpflb.dataplane.flows.records import StoredFlow, rfc3339_ns
+from ebpflb.config.moment import moment, rfc3339_ns
+from ebpflb.config.values import Number, SomeOf, boolean, near, nearest
+from ebpflb.dataplane.flows.records import StoredFlow
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, format_address, parse_address
 from ebpflb.model.changes import Changes
@@ -40,7 +41,6 @@ PARAMETERS = (
     *("limit", "follow", "since", "until", "namespace"),
     *("service", "services-of", "from", "to", "verdict", "event"),
 )
-_SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def parse_filter(
         if name not in PARAMETERS:
             raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
-    since, until = (parsed(name, given, duration) for name in ("since", "until"))
+    since, until = (parsed(name, given, partial(moment, now=now)) for name in ("since", "until"))
     return FlowFilter(
         namespace=given.get("namespace"),
         services_of=given.get("services-of"),
@@ -118,13 +118,14 @@ def parse_filter(
         target=end(given["to"]) if "to" in given else None,
         verdicts=parsed("verdict", given, SomeOf(VERDICTS)),
         events=parsed("event", given, SomeOf(FLOW_EVENTS)),
-        earliest=_ago(since, now),
-        latest=_ago(until, now),
+        earliest=_time(since),
+        latest=_time(until),
     )
 
 
-def _ago(seconds: float | None, now: int) -> str:
-    return "" if seconds is None else rfc3339_ns(max(now - int(seconds * _SECOND), 0))
+def _time(when: int | None) -> str:
+    """As that of a flow; "" for none."""
+    return "" if when is None else rfc3339_ns(when)
 
 
 def _is_one(value: object, wanted: Collection[object] | None) -> bool:

@@ -206,7 +206,7 @@ def test_a_name_that_nobody_has_is_one_line(run, server, arguments, text):
         ("--verdict", "denied", "unknown value 'denied'"),
         ("--verdict", ",", "unknown value ''"),
         ("--event", "end,ends", "unknown value 'ends' (did you mean end?)"),
-        ("--since", "soon", "want a duration"),
+        ("--since", "soon", "want a time, as in 03:10"),
         ("--from", "10.0.0.300", "'10.0.0.300': want an address or"),
         ("--to", "fd00::x", "'fd00::x': want an address or"),
     ],

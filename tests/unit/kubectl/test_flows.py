@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import re
+import time
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
@@ -51,6 +52,18 @@ def test_agents_understand_what_they_are_asked(two):
     understood = main.commands["flows"].make_context("flows", two.objects.executed[0][6:]).params
     assert (understood["namespace"], understood["service"]) == ("shop", "shop/web")
     assert (understood["last"], understood["since"]) == (7, "5m")
+
+
+def test_local_time_is_that_of_who_asks_and_agents_get_utc(two, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    two.run("flows", "--since", "2026-11-24T03:10", "--until", "2026-11-24T03:20Z")
+    monkeypatch.undo()
+    time.tzset()
+    assert two.objects.executed[-1][-2:] == [
+        "--since=2026-11-23T21:40:00.000000000Z",
+        "--until=2026-11-24T03:20:00.000000000Z",
+    ]
 
 
 def test_without_a_namespace_the_one_of_the_kubeconfig_counts(two):

@@ -101,7 +101,7 @@ def test_filters(queries, some, parameters, found):
         ({"to": "10.1.0"}, "'10.1.0' is not an IP address, nor a pod: want NAMESPACE/NAME"),
         ({"verdict": "drops"}, "verdict: 'drops': unknown value 'drops' (did you mean dropped?)"),
         ({"event": "end,ends"}, "event: 'end,ends': unknown value 'ends' (did you mean end?)"),
-        ({"since": "yesterday"}, "since: 'yesterday': want a duration"),
+        ({"since": "yesterday"}, "since: 'yesterday': want a time, as in 03:10"),
         ({"limit": "-1"}, "limit: '-1': want a number from 0"),
         ({"follow": "maybe"}, "follow: 'maybe': want true or false"),
         ({"services": "default/web"}, "unknown parameter 'services' (did you mean service"),

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A moment in the past, as people write it and as programs tell it each other."""
+
+import re
+import time
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from ebpflb.config.values import duration
+
+_SECOND = 1_000_000_000
+_CLOCK = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
+_DATE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?",
+    re.ASCII,
+)
+_WANTED = "want a time, as in 03:10 or 2026-11-24T03:10, or how long ago, as in 10m"
+
+
+def moment(value: object, now: int) -> int:
+    """Nanoseconds since 1970, whole microseconds. `now`: the same of the present. ValueError.
+
+    10m: so long ago. 03:10, 03:10:30: the last time it was that late. 2026-11-24T03:10, with or
+    without seconds, a fraction of them and a zone. Without a zone it is local time.
+    """
+    text = str(value).strip()
+    try:
+        if _CLOCK.fullmatch(text):
+            return _last(text, datetime.fromtimestamp(now / _SECOND))
+        if _DATE.fullmatch(text):
+            return _nanoseconds(datetime.fromisoformat(text))
+        return max(now - int(duration(value) * _SECOND), 0)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(_WANTED) from error
+
+
+def _last(clock: str, now: datetime) -> int:
+    today = datetime.fromisoformat(f"{now:%Y-%m-%d}T{clock}")
+    return _nanoseconds(today if today <= now else today - timedelta(days=1))
+
+
+def _nanoseconds(when: datetime) -> int:
+    return max(round(when.timestamp() * 1_000_000), 0) * 1000
+
+
+def is_ago(text: str) -> bool:
+    """Whether a moment is written as how long ago, and not as a time."""
+    return not (_CLOCK.fullmatch(text.strip()) or _DATE.fullmatch(text.strip()))
+
+
+def rfc3339_ns(when: int) -> str:
+    """Nanoseconds since 1970 as RFC 3339 with nanoseconds, in UTC."""
+    seconds, rest = divmod(when, _SECOND)
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
