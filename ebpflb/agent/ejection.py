@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from ebpflb.agent.interface import Dataplane
+from ebpflb.agent.observers import Observers
 from ebpflb.agent.timers import Task, Timers
 from ebpflb.config.values import socket_address
 from ebpflb.log import fields
@@ -12,7 +13,6 @@ from ebpflb.model.address import format_address
 from ebpflb.model.changes import Changes, Kind, ObjectKey
 from ebpflb.model.ejection import EjectionChange
 from ebpflb.model.service import ServiceName
-from ebpflb.observe.metrics.page import Metrics
 from ebpflb.source.interface import Announcement
 from ebpflb.words.events import EventReason
 
@@ -30,16 +30,14 @@ class Ejecting:
         self,
         changes: Changes,
         dataplane: Dataplane,
-        metrics: Metrics,
-        announce: Callable[[Announcement], None],
+        observers: Observers,
         timers: Timers,
         clock: Callable[[], float],
     ) -> None:
         """`clock`: seconds."""
         self._changes = changes
         self._dataplane = dataplane
-        self._metrics = metrics
-        self._announce = announce
+        self._observers = observers
         self._timers = timers
         self._clock = clock
         self._announced: dict[ServiceName, float] = {}
@@ -53,6 +51,7 @@ class Ejecting:
         """Check once; the next write programs the result. MapError."""
         readings = self._dataplane.read_failures(self._changes.ejections.ports)
         for change in self._changes.observe_failures(readings, self._clock()):
+            self._observers.served.ejected(change)
             self._tell(change)
         self.synced()
 
@@ -63,7 +62,7 @@ class Ejecting:
                 "endpoint no longer ejected", extra=fields(service=change.port, endpoint=endpoint)
             )
             return
-        self._metrics.ejected()
+        self._observers.metrics.ejected()
         shown = fields(
             service=change.port,
             endpoint=endpoint,
@@ -82,7 +81,7 @@ class Ejecting:
                 f"{node} sends no new connections to {endpoint} for {change.seconds:.0f} s: "
                 f"{change.failures} in a row were refused or not answered"
             )
-            self._announce(
+            self._observers.announce(
                 Announcement(ObjectKey(Kind.SERVICE, *service), EventReason.ENDPOINT_EJECTED, note)
             )
             recent[service] = now

@@ -4,22 +4,28 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from ebpflb.agent.explain_past import explain_past
+from ebpflb.config.moment import rfc3339_ns
 from ebpflb.dataplane.explain.answer import explain
-from ebpflb.dataplane.explain.question import ExplainQuestion
+from ebpflb.dataplane.explain.question import ExplainQuestion, Explanation
 from ebpflb.dataplane.explain.reach import last_failures
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.errors import ConfigError
+from ebpflb.errors import ConfigError, QueryError
 from ebpflb.model.address import SocketAddress
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.flows.queries import AskLoop, ask_model
 from ebpflb.observe.http.query_socket import HttpQueryError, Query, Route
+from ebpflb.observe.served.then import PastServices
 from ebpflb.web.answers import JSON, Answer
 from ebpflb.words.connections import END
 
@@ -31,17 +37,30 @@ _LATELY = 5 * 60 * 1_000_000_000
 _PATIENCE_SECONDS = 5.0
 
 
+class Past(NamedTuple):
+    """What is kept of the last day."""
+
+    services: PastServices
+    flows: KeptFlows
+
+
 class Explaining:
     """Explains one connection at a time, to leave the loop its share. For any thread."""
 
     def __init__(
-        self, root: Path, maps: Callable[[], MapSet | None], ask_loop: AskLoop, flows: FlowLog
+        self,
+        root: Path,
+        maps: Callable[[], MapSet | None],
+        ask_loop: AskLoop,
+        flows: FlowLog,
+        past: Past | None = None,
     ) -> None:
-        """`root`: of the pins of these maps."""
+        """`root`: of the pins of these maps. `past`: None if nothing is kept."""
         self._root = root
         self._maps = maps
         self._ask_loop = ask_loop
         self._flows = flows
+        self._past = past
         self._turn = threading.Lock()
         self.routes: Mapping[str, Route] = {PATH: self._answer}
 
@@ -51,33 +70,65 @@ class Explaining:
 
     def failures(self, service: str, protocol: str) -> Mapping[SocketAddress, str]:
         """See Model; of the last minutes."""
-        earliest = time.time_ns() - _LATELY
+        return self._failures(service, protocol, time.time_ns())
+
+    def _failures(
+        self, service: str, protocol: str, moment: int, older: KeptFlows | None = None
+    ) -> Mapping[SocketAddress, str]:
+        """Of the minutes before a moment, in nanoseconds since 1970."""
+        earliest, latest = moment - _LATELY, moment
         batch = self._flows.history.since(0)
-        lately = (
+        kept = older.flows(rfc3339_ns(earliest), batch.first) if older else ()
+        recent = (
             self._flows.flow(number, each)
             for number, each in enumerate(batch.records, batch.first)
             if each.port and "/".join(each.port[:2]) == service and each.time >= earliest
         )
         return last_failures(
-            flow for flow in lately if (flow.event, flow.protocol) == (END, protocol)
+            flow
+            for flow in chain(kept, recent)
+            if (flow.event, flow.protocol) == (END, protocol)
+            and flow.time <= rfc3339_ns(latest)
+            and flow.service
+            and f"{flow.service.namespace}/{flow.service.name}" == service
         )
 
     def _answer(self, query: Query) -> Answer:
         question = _question(query)
         if question.pins not in ("", str(self._root)):
             raise HttpQueryError(f"the agent that answers has its pins at {self._root}")
-        maps = self._maps()
-        if maps is None:
-            raise _not_now("the agent has no maps yet: try again")
         if not self._turn.acquire(timeout=_PATIENCE_SECONDS):
             raise _not_now("the agent explains another connection: try again")
         try:
-            found = explain(maps, self._root, question, self)
-        except ConfigError as error:
+            found = self._explained(question)
+        except (ConfigError, QueryError) as error:
             raise HttpQueryError(str(error), HTTPStatus.UNPROCESSABLE_ENTITY) from error
         finally:
             self._turn.release()
         return Answer(msgspec.json.encode(found) + b"\n", JSON)
+
+    def _explained(self, question: ExplainQuestion) -> Explanation:
+        if question.at:
+            return self._past_explained(question, time.time_ns())
+        maps = self._maps()
+        if maps is None:
+            raise _not_now("the agent has no maps yet: try again")
+        return explain(maps, self._root, question, self)
+
+    def _past_explained(self, question: ExplainQuestion, now: int) -> Explanation:
+        if self._past is None:
+            raise ConfigError("this node keeps nothing of the past: --flow-history-bytes is 0")
+        moment = question.moment(now)
+        if moment > now:
+            raise ConfigError(f"{question.at} is in the future")
+        pods = self.ask(lambda changes: changes.node_pods())
+        return explain_past(
+            self._past.services,
+            question,
+            moment,
+            {address for pod in pods for address in pod.addresses},
+            partial(self._failures, moment=moment, older=self._past.flows),
+        )
 
 
 # Known before threads use it: see _decoder() of source/typed.py.

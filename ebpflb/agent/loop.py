@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ebpflb.agent.dsr_probe import DsrProbing
 from ebpflb.agent.ejection import Ejecting
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
+from ebpflb.agent.observers import Observers
 from ebpflb.agent.problems import ATTACH, HEALTH_CHECK, SOURCE
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
@@ -26,15 +27,11 @@ from ebpflb.errors import EbpflbError, MapError, ProbeError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Family
 from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
-from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.node import Node
 from ebpflb.model.pod import PodSockets
-from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.queries import ModelQuery
-from ebpflb.observe.health import Health
-from ebpflb.observe.metrics.page import Metrics
 from ebpflb.observe.metrics.programming_latency import ProgrammingLatency
-from ebpflb.source.interface import API, Announcement, SourceEvent
+from ebpflb.source.interface import API, SourceEvent
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -79,14 +76,6 @@ class Periods(NamedTuple):
     min_sync: float = 0.0
 
 
-class Observers(NamedTuple):
-    health: Health
-    metrics: Metrics
-    on_first_sync: Callable[[], None]
-    announce: Callable[[Announcement], None]
-    serve_health_checks: Callable[[Mapping[ServiceName, HealthCheck]], Mapping[ServiceName, str]]
-
-
 class Agent:
     """The loop of one node. `tell()` may be called from any thread and from signal handlers."""
 
@@ -113,9 +102,7 @@ class Agent:
         self._stale_sockets = StaleSocketPasses(
             dataplane, observers.metrics, self._timers, clock, periods.sync
         )
-        self._ejecting = Ejecting(
-            changes, dataplane, observers.metrics, observers.announce, self._timers, clock
-        )
+        self._ejecting = Ejecting(changes, dataplane, observers, self._timers, clock)
         self._probing = DsrProbing(changes.tunnels, dataplane, self.status, self._timers, clock)
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
@@ -214,6 +201,7 @@ class Agent:
             self._changes.remove(key)
         for item in event.upserts:
             self._changes.set(item)
+        self._observers.served.note(event)
         self._latency.note(event.triggers)
         self._note_eligibility(event)
         keys = [*event.removals, *map(key_of, event.upserts)]
@@ -290,6 +278,7 @@ class Agent:
             self._begin(seconds)
 
     def _note_write(self, seconds: float, written: WriteDone) -> None:
+        self._observers.served.in_force()
         complete = self._writer.is_complete
         if complete:
             self._health.synced()
@@ -305,6 +294,7 @@ class Agent:
 
     def _note_idle(self) -> None:
         """Nothing to write: all changes so far are already in force."""
+        self._observers.served.in_force()
         if self._writer.is_complete and not self._health.is_idle():
             self._health.synced()
             self._metrics.idle()

@@ -18,9 +18,10 @@ from types import FrameType
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane.node import NodeDataplane
-from ebpflb.agent.explain import Explaining
-from ebpflb.agent.loop import Agent, Observers, Periods, Wakeup
+from ebpflb.agent.explain import Explaining, Past
+from ebpflb.agent.loop import Agent, Periods, Wakeup
 from ebpflb.agent.map_queries import MapQueries
+from ebpflb.agent.observers import Observers
 from ebpflb.agent.rights import Rights, agent_role, client_role, source_role
 from ebpflb.agent.sources import ObjectSource, require_manifests, selection_of, source_of
 from ebpflb.config.settings import Settings, plain_settings
@@ -48,6 +49,9 @@ from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
 from ebpflb.observe.pod_names import PodNames
+from ebpflb.observe.served.kept_changes import kept_changes
+from ebpflb.observe.served.recorder import ServedRecorder
+from ebpflb.observe.served.then import PastServices
 from ebpflb.source.interface import Announcement, SourceEvent
 from ebpflb.web.answers import Respond
 from ebpflb.web.server import HttpServer
@@ -183,6 +187,19 @@ def _address_rules(settings: Settings, api_servers: frozenset[SocketAddress]) ->
     )
 
 
+def _no_changes(settings: Settings, api_servers: frozenset[SocketAddress]) -> Callable[[], Changes]:
+    """Makes models that know no object yet."""
+    bound = tuple(bound_address(settings.bind_address).values())
+    return lambda: Changes(
+        settings.node_name,
+        bound,
+        _defaults(settings),
+        selection_of(settings),
+        Ejections(settings.ejection, Times(first=settings.ejection_time)),
+        _address_rules(settings, api_servers),
+    )
+
+
 def _health(dataplane: NodeDataplane, settings: Settings) -> Health:
     patience = 2 * settings.sync_period
     return Health(dataplane.families, patience=patience, on_sync=dataplane.note_sync)
@@ -193,38 +210,23 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
     parts.callback(dataplane.close)
     http = _http_server(rights, parts)
     health = _health(dataplane, settings)
-    bound = tuple(bound_address(settings.bind_address).values())
     source = source_of(settings)
-    changes = Changes(
-        settings.node_name,
-        bound,
-        _defaults(settings),
-        selection_of(settings),
-        Ejections(settings.ejection, Times(first=settings.ejection_time)),
-        _address_rules(settings, source.api_servers),
-    )
+    no_changes = _no_changes(settings, source.api_servers)
+    changes = no_changes()
     locations = EndpointLocations(settings.node_name)
     pods = PodNames(locations)
     flows = FlowPipeline(settings, changes, lambda: dataplane.maps, pods.at, dataplane.addresses_in)
     dataplane.on_expired = flows.accept
     metrics, begin_to_measure = _make_metrics(settings, dataplane, locations, flows, parts)
-    checks = HealthCheckServer(http, health.is_alive, partial(listen_addresses, settings))
-    parts.callback(checks.stop)
-    observers = Observers(health, metrics, begin_to_measure, source.announce, checks.serve)
+    checks = _health_checks(http, health, settings, parts)
+    kept = kept_changes(settings)
+    served = ServedRecorder(changes, kept)
+    observers = Observers(health, metrics, served, begin_to_measure, source.announce, checks.serve)
     periods = Periods(settings.sync_period, settings.min_sync_period)
     agent = Agent(changes, dataplane, observers, periods)
 
     _connect(agent, settings, parts)
-    rights.started(
-        # A kubeconfig may name a program that gets a token.
-        source_role(with_plugins=settings.kubeconfig is not None),
-        partial(source.start, _in_turn(locations.note, pods.note, agent.tell)),
-    )
-    parts.callback(source.stop)
-    _log.info(
-        "started",
-        extra=fields(version=__version__, node=settings.node_name, source=str(source)),
-    )
+    _start(source, settings, rights, _in_turn(locations.note, pods.note, agent.tell), parts)
     agent.status.set_lacks(dataplane.lacks)
     metrics.lacks(dataplane.lacks)
     metrics.unread(health.unread_seconds, agent.status.stale_seconds)
@@ -234,9 +236,27 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
         metrics,
         lambda: agent.status.report(health, dataplane.report(), rights.kept),
     )
-    serve.begin(flows)
-    serve.queries(_routes(settings, dataplane, agent, flows, changes))
+    serve.begin(flows, served)
+    services = PastServices(kept, no_changes) if kept else None
+    serve.queries(_routes(settings, dataplane, agent, flows, changes, services))
     agent.run()
+
+
+def _start(
+    source: ObjectSource,
+    settings: Settings,
+    rights: Rights,
+    emit: Callable[[SourceEvent], None],
+    parts: ExitStack,
+) -> None:
+    rights.started(
+        # A kubeconfig may name a program that gets a token.
+        source_role(with_plugins=settings.kubeconfig is not None),
+        partial(source.start, emit),
+    )
+    parts.callback(source.stop)
+    shown = fields(version=__version__, node=settings.node_name, source=str(source))
+    _log.info("started", extra=shown)
 
 
 def _routes(
@@ -245,15 +265,27 @@ def _routes(
     agent: Agent,
     flows: FlowPipeline,
     changes: Changes,
+    services: PastServices | None,
 ) -> Mapping[str, Route]:
     """What can be asked."""
-    explaining = Explaining(settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log)
+    past = Past(services, flows.kept) if services and flows.kept else None
+    explaining = Explaining(
+        settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log, past
+    )
     map_queries = MapQueries(lambda: dataplane.maps, changes)
     return {**flows.routes, **explaining.routes, **map_queries.routes}
 
 
 def _http_server(rights: Rights, parts: ExitStack) -> HttpServer:
     server = HttpServer(lambda: rights.give_up(client_role()))
+    parts.callback(server.stop)
+    return server
+
+
+def _health_checks(
+    http: HttpServer, health: Health, settings: Settings, parts: ExitStack
+) -> HealthCheckServer:
+    server = HealthCheckServer(http, health.is_alive, partial(listen_addresses, settings))
     parts.callback(server.stop)
     return server
 
@@ -330,9 +362,10 @@ class _Ports:
             encryption = Certificates(self.settings.observe_tls_directory, mutual_server).context
             self.begin(QueryPort(self.http, address, routes, encryption))
 
-    def begin(self, part: Listener | FlowPipeline) -> None:
-        part.start()
-        self.parts.callback(part.stop)
+    def begin(self, *parts: Listener | FlowPipeline | ServedRecorder) -> None:
+        for part in parts:
+            part.start()
+            self.parts.callback(part.stop)
 
     def _open(
         self,

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from ebpflb.cli.agent_client import UnanswerableError, ask, query_socket_option
+from ebpflb.cli.agent_client import UnanswerableError, ask, query_socket_option, stream
 from ebpflb.cli.explain_text import ExplainCommand, exit_status, outcome_of, rendered
-from ebpflb.cli.explain_words import AddressOrName, Destination, parse_source, parse_target
-from ebpflb.cli.options import Output, name_namespace_option, output_option
+from ebpflb.cli.explain_words import AskedConnection
+from ebpflb.cli.options import Output, at_option, name_namespace_option, output_option
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit
 from ebpflb.config.settings import setting
@@ -20,6 +20,7 @@ from ebpflb.config.values import near
 from ebpflb.dataplane.explain.question import ExplainQuestion, Explanation
 from ebpflb.errors import ConfigError, QueryError, SourceError
 from ebpflb.model.address import format_address
+from ebpflb.model.flow import Flow, read_flow
 from ebpflb.model.service import ServiceName
 
 Answer = TypeVar("Answer")
@@ -55,18 +56,12 @@ Examples:
 )
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
+@at_option
 @name_namespace_option
 @bpffs_option
 @query_socket_option
 @output_option
-def explain(
-    source: str,
-    target: str,
-    namespace: str | None,
-    bpffs_root: str | None,
-    query_socket: str | None,
-    output: Output,
-) -> None:
+def explain(source: str, target: str, output: Output, **given: str | None) -> None:
     """Explain what happens to a connection from SRC to DST.
 
     It follows the steps of the BPF programs on the live maps of this node, and compares the
@@ -74,12 +69,16 @@ def explain(
     packets: it judges whether a backend answers by the last connection to it through this node, if
     that ended in the last 5 minutes, and by this client's connections at tc that still wait for an
     answer.
+
+    With --at, it tells what this node served at that moment, and which endpoints had failed, from
+    what the agent has kept. The maps of then are gone: neither hook nor source address is known.
     """
+    asked = AskedConnection(source, target, given["namespace"] or "default", given["at"] or "")
     try:
-        client, destination = parse_source(source, namespace), parse_target(target, namespace)
+        asked.check()
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    found = _found(client, destination, pin_root(bpffs_root), query_socket)
+    found = _found(asked, pin_root(given["bpffs_root"]), given["query_socket"])
     if output in ("table", "wide"):
         click.echo(rendered(found, is_wide=output == "wide"))
     else:
@@ -87,13 +86,19 @@ def explain(
     raise click.exceptions.Exit(exit_status(found))
 
 
-def _found(
-    source: AddressOrName, target: Destination, root: Path, query_socket: str | None
-) -> dict[str, Any]:
+def _found(asked: AskedConnection, root: Path, query_socket: str | None) -> dict[str, Any]:
     agent = _AskedAgent(setting("query-socket", query_socket, os.environ))
-    pods = agent.pods() if source.name else {}
+    name = asked.client.name
+    pods = agent.pods() if name else {}
+    if asked.at:
+        seen = agent.addresses_until(str(name), asked.at) if name else []
+        question = _question(asked, pods, root, seen)
+        found = agent.explain(question)
+        if found is None:
+            raise QueryError(f"what was served at {asked.at} only the agent knows: {agent.failed}")
+        return told(found)
     maps = open_pins(root)[1] if agent.failed else None
-    question = _question(source, target, pods, root)
+    question = _question(asked, pods, root)
     found = agent.explain(question)
     if found is None:
         from ebpflb.dataplane.explain.answer import explain as explain_maps
@@ -110,18 +115,23 @@ def told(found: Explanation) -> dict[str, Any]:
 
 
 def _question(
-    source: AddressOrName, target: Destination, pods: Mapping[str, list[str]], root: Path
+    asked: AskedConnection,
+    pods: Mapping[str, list[str]],
+    root: Path,
+    seen: Sequence[str] = (),
 ) -> ExplainQuestion:
+    """`pods`: those that the agent knows. `seen`: the addresses that a pod of that name had."""
     addresses: Sequence[str] = ()
-    if source.name:
-        addresses = pods.get(str(source.name)) or _ask_api_server(source.name, pods)
-    return question_of(source, target, addresses, str(root))
+    if name := asked.client.name:
+        addresses = pods.get(str(name)) or seen or _ask_api_server(name, pods)
+    return question_of(asked, addresses, str(root))
 
 
 def question_of(
-    source: AddressOrName, target: Destination, addresses: Sequence[str], pins: str = ""
+    asked: AskedConnection, addresses: Sequence[str], pins: str = ""
 ) -> ExplainQuestion:
     """`addresses`: of the pod that SRC names. `pins`: see ExplainQuestion."""
+    source, target = asked.client, asked.destination
     end = target.end
     return ExplainQuestion(
         format_address(end.address) if end.address else str(end.name),
@@ -131,6 +141,7 @@ def question_of(
         bool(source.name),
         target.protocol.name if target.protocol else "",
         pins,
+        asked.at,
     )
 
 
@@ -152,6 +163,18 @@ class _AskedAgent:
         """The addresses of every pod that it knows."""
         found = self._ask(_Names, "names", {})
         return found.pods if found else {}
+
+    def addresses_until(self, pod: str, at: str) -> list[str]:
+        """Those that a pod had in its last flow until then, if any is kept."""
+        if self.failed or not self._path:
+            return []
+        given = {"from": pod, "since": "24h", "until": at, "limit": "1"}
+        try:
+            flows = [read_flow(line) for line in stream(self._path, ("flows",), given)]
+        except QueryError:
+            return []
+        clients = [each.client for each in flows if isinstance(each, Flow) and each.client]
+        return [each.address for each in clients if each.address]
 
     def explain(self, question: ExplainQuestion) -> Explanation | None:
         """UnanswerableError if nobody could answer that."""

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ebpflb.cli.table import visible
+from ebpflb.config.moment import local
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
 from ebpflb.words.connections import Fate
@@ -137,11 +138,12 @@ def headline(found: Answer) -> tuple[str, str]:
     if outcome is Outcome.PARTLY:
         return _works_for(found)
     word = f"{outcome.replace('_', ' ')}: {verdict}"
+    where = "then" if found["at"] else f"at the {kernel['place']}"
     if outcome is Outcome.FAILS:
-        return word, ": ".join(filter(None, (f"at the {kernel['place']}", kernel["why"])))
+        return word, ": ".join(filter(None, (where, kernel["why"])))
     count = len(possible_backends(kernel))
     to = f"one of {count} backends" if count > 1 else "the only possible backend"
-    return word, f"at the {kernel['place']}, to {to}"
+    return word, f"{where}, to {to}"
 
 
 def _works_for(found: Answer) -> tuple[str, str]:
@@ -164,6 +166,8 @@ def _name(backend: Answer, found: Answer) -> str:
 
 def _facts(found: Answer) -> Iterator[Row]:
     kernel = found["kernel"]
+    if found["at"]:
+        yield "AT", f"{local(found['at']):%b %d %H:%M:%S}{_unchanged(found['since'])}"
     yield "FROM", _shown_client(found["client"])
     if found["note"]:
         yield "", found["note"]
@@ -178,6 +182,11 @@ def _facts(found: Answer) -> Iterator[Row]:
     if found["model"]["left_out"]:
         yield "SERVICE", found["model"]["left_out"]
     yield from _flows(kernel)
+
+
+def _unchanged(since: str) -> str:
+    """To the minute, for nodes get a change at slightly different times."""
+    return f"; unchanged since {local(since):%b %d %H:%M}" if since else ""
 
 
 def _shown_client(client: Answer) -> str:
@@ -276,7 +285,9 @@ def _source_seen(backend: Answer) -> str:
 
 
 def _agreement(found: Answer) -> Iterator[str]:
-    if found["agree"] is None:
+    if found["at"]:
+        yield "From what was kept of that time; the maps of then are gone"
+    elif found["agree"] is None:
         yield f"Not compared with the model: {found['model']['unasked']}"
     elif found["agree"]:
         yield "Kernel and model agree"

@@ -34,6 +34,31 @@ class Destination(NamedTuple):
     protocol: Protocol | None
 
 
+class AskedConnection(NamedTuple):
+    """SRC and DST as people write them.
+
+    home: the namespace of names without one. at: a moment of the past, as the time of a Flow, or
+    "". The properties raise ConfigError.
+    """
+
+    source: str
+    target: str
+    home: str = "default"
+    at: str = ""
+
+    def check(self) -> None:
+        """ConfigError if SRC or DST is none."""
+        _ = self.client, self.destination
+
+    @property
+    def client(self) -> AddressOrName:
+        return parse_source(self.source, self.home)
+
+    @property
+    def destination(self) -> Destination:
+        return parse_target(self.target, self.home)
+
+
 def parse_source(text: str, namespace: str | None = None) -> AddressOrName:
     """Parse an address, `host`, or [NAMESPACE/]POD, each with or without a port. ConfigError.
 

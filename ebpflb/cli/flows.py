@@ -3,7 +3,6 @@
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -28,6 +27,7 @@ from ebpflb.cli.options import (
 )
 from ebpflb.cli.render import emit, has_colours, terminal_width
 from ebpflb.cli.table import Column, TextTable, size
+from ebpflb.config.moment import local
 from ebpflb.config.values import is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
@@ -47,9 +47,8 @@ _STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
 
 def _when(flow: Flow) -> str:
     try:
-        moment = datetime.fromisoformat(f"{flow.time[:26]}+00:00").astimezone()
+        moment = local(flow.time)
     except ValueError:
-        # Such as February 30.
         return flow.time
     return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
 

@@ -64,11 +64,11 @@ def checked(parse: Callable[[object], object]) -> Callable[..., str | None]:
     return callback
 
 
-def moment_option(flag: str, text: str) -> Decorator:
+def moment_option(flag: str, text: str, *, for_all: bool = False) -> Decorator:
     """An option for a moment(). `text`: its help.
 
     Local time becomes UTC, for an agent's zone may be another. How long ago stays so, by the clock
-    of each agent.
+    of each agent, unless it is the same moment `for_all`.
     """
 
     def callback(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
@@ -76,9 +76,16 @@ def moment_option(flag: str, text: str) -> Decorator:
             found = moment(given, time.time_ns()) if given else 0
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
-        return rfc3339_ns(found) if given and not is_ago(given) else given
+        return rfc3339_ns(found) if given and (for_all or not is_ago(given)) else given
 
     return click.option(flag, metavar="TIME", callback=callback, help=text)
+
+
+at_option = moment_option(
+    "--at",
+    "Explain it as of then: 10m ago, 03:10, 2026-11-24T03:10; up to 24 hours.",
+    for_all=True,
+)
 
 
 def words_option(flag: str, known: tuple[str, ...], text: str) -> Decorator:

@@ -57,3 +57,8 @@ def rfc3339_ns(when: int) -> str:
 @lru_cache(maxsize=64)
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def local(text: str) -> datetime:
+    """A time as of rfc3339_ns(), in the zone of whoever reads it. ValueError: February 30."""
+    return datetime.fromisoformat(f"{text[:26]}+00:00").astimezone()

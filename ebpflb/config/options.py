@@ -405,7 +405,8 @@ class Settings:
         values.Number(0, 1 << 30),
         "33554432",
         "N",
-        "size of the files with the flow records of the last 24 hours; 0 = none  [33554432]",
+        "size of the files with the last 24 hours: half of it for flow records, half for what was "
+        "served; 0 = none  [33554432]",
     )
     flow_history_directory: Path = option(
         values.path,

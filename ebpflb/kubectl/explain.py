@@ -29,9 +29,10 @@ from ebpflb.cli.explain_text import (
     problem,
     rendered,
 )
-from ebpflb.cli.explain_words import parse_source, parse_target
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.cli.options import (
     Output,
+    at_option,
     complete_service,
     name_namespace_option,
     output_option,
@@ -97,20 +98,24 @@ Examples:
 )
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST", shell_complete=complete_service)
+@at_option
 @name_namespace_option
 @output_option
 @cluster_command
 def explain(
-    cluster: Cluster, source: str, target: str, namespace: str | None, output: Output
+    cluster: Cluster, source: str, target: str, at: str, namespace: str | None, output: Output
 ) -> None:
     """Explain what happens to a connection from SRC to DST. It sends no packets.
 
     Nodes are listed together if they print the same. If not, a table shows for each node what
     becomes of the connection, and with what chance it goes to each endpoint; `!` marks those to
     which it fails. Below it is one answer for each line of the table, or all with -o wide.
+
+    With --at, it tells what each node served at that moment, and which endpoints had failed.
     """
+    asked = AskedConnection(source, target, namespace or cluster.namespace, at)
     try:
-        groups = explanations(cluster, source, target, namespace or cluster.namespace)
+        groups = explanations(cluster, asked)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     if output in ("table", "wide"):
@@ -121,24 +126,24 @@ def explain(
 
 
 def explanations(
-    cluster: Cluster, source: str, target: str, home: str, within: str | None = None
+    cluster: Cluster, asked: AskedConnection, within: str | None = None
 ) -> list[AnswerOfNodes]:
-    """As explained(), of the relay, if it answers. `home`: of names without a namespace.
+    """As explained(), of the relay, if it answers.
 
     `within`: the namespace in which the relay is asked, empty for all; by default that of DST's
-    Service, or else `home`. ConfigError, ClusterError.
+    Service, or else asked.home. ConfigError, ClusterError.
     """
-    client, destination = parse_source(source, home), parse_target(target, home)
+    client, destination = asked.client, asked.destination
     if within is None:
-        within = destination.end.name.namespace if destination.end.name else home
+        within = destination.end.name.namespace if destination.end.name else asked.home
     return cluster.asked(
         RelayQuestion(
             EXPLANATIONS,
             within,
-            {"from": client_written(client), "to": written(destination)},
+            {"from": client_written(client), "to": written(destination), "at": asked.at},
         ),
         _of_items,
-        lambda: explained(cluster, source, target, home),
+        lambda: explained(cluster, asked),
     )
 
 
@@ -150,21 +155,19 @@ def _of_items(items: bytes) -> list[AnswerOfNodes]:
     return sorted(groups, key=_rank)
 
 
-def explained(
-    cluster: AskedAgents, source: str, target: str, namespace: str
-) -> list[AnswerOfNodes]:
-    """SRC and DST: as on the command line. Most severe first, then by the number of nodes.
-
-    ConfigError, ClusterError.
-    """
+def explained(cluster: AskedAgents, asked: AskedConnection) -> list[AnswerOfNodes]:
+    """Most severe first, then by the number of nodes. ConfigError, ClusterError."""
     with cluster.access.reading():
-        asked = questions(cluster.access, cluster.agents, source, target, namespace)
+        left = questions(cluster, asked)
+    options = {"at": asked.at} if asked.at else {}
     found: dict[object, AnswerOfNodes] = {}
-    while asked:
+    while left:
         # A node with several questions gets them one after the other.
-        now = {each.agent: each for each in reversed(asked)}
-        asked = [each for each in asked if now[each.agent] != each]
-        of_each = {agent: AgentQuestion("explain", {}, each[1:]) for agent, each in now.items()}
+        now = {each.agent: each for each in reversed(left)}
+        left = [each for each in left if now[each.agent] != each]
+        of_each = {
+            agent: AgentQuestion("explain", options, each[1:]) for agent, each in now.items()
+        }
         for answer in cluster.ask_each(of_each):
             for agent, (key, group) in cluster.decoded(answer, partial(_read, now)):
                 group = found.setdefault(key, group)

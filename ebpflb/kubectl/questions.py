@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which nodes handle a client's packets, and what to ask each of them."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ebpflb.cli.explain_words import HOST, AddressOrName, Destination, parse_source, parse_target
+from ebpflb.cli.explain_words import HOST, AddressOrName, AskedConnection, Destination
 from ebpflb.config.values import socket_address
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.access import Access, ForbiddenError, Object
 from ebpflb.kubectl.agents import RemoteAgent
+from ebpflb.kubectl.asking import AskedAgents
+from ebpflb.kubectl.flows import recent
 from ebpflb.model.address import Family, Protocol, family_of, format_address, parse_address
+from ebpflb.model.flow import Flow
 from ebpflb.model.service import ServiceName
 
 
@@ -22,19 +27,23 @@ class NodeQuestion(NamedTuple):
     target: str
 
 
-def questions(
-    access: Access, agents: Sequence[RemoteAgent], source: str, target: str, namespace: str
-) -> list[NodeQuestion]:
-    """From SRC and DST as people write them. ConfigError, ClusterError.
+def questions(asking: AskedAgents, asked: AskedConnection) -> list[NodeQuestion]:
+    """A pod's packets are handled by its own node, those of an external client by any node.
 
-    A pod's packets are handled by its own node, those of an external client by any node.
+    ConfigError, ClusterError.
     """
-    client, destination = parse_source(source, namespace), parse_target(target, namespace)
+    client, destination = asked.client, asked.destination
+    access, agents = asking.access, asking.agents
     to = written(destination)
     given = client_written(client)
     if client.name:
-        asked = _on(agents, _node_of(access, client.name), str(client.name))
-        return [NodeQuestion(each, given, to) for each in asked]
+        try:
+            node = _node_of(access, client.name)
+        except ClusterError:
+            if not asked.at:
+                raise
+            node, given = _last_seen(asking, client.name, asked.at)
+        return [NodeQuestion(each, given, to) for each in _on(agents, node, str(client.name))]
     if not client.address:
         return [NodeQuestion(each, given, to) for each in agents]
     address = format_address(client.address)
@@ -82,6 +91,15 @@ def _node_of(access: Access, name: ServiceName) -> str:
     if not node:
         raise ClusterError(f"pod {name} is not scheduled yet")
     return node
+
+
+def _last_seen(asking: AskedAgents, name: ServiceName, at: str) -> tuple[str, str]:
+    """The node and the address of a pod that is gone, from its flows until then. ClusterError."""
+    wanted = {"from": str(name), "since": "24h", "until": at, "limit": "1"}
+    for flow in recent(replace(asking, failures=defaultdict(set)), wanted):
+        if isinstance(flow, Flow) and flow.client and flow.client.address:
+            return flow.node, flow.client.address
+    raise ClusterError(f"pod {name} is gone, and no node has kept a flow of it until then")
 
 
 def _node_with(access: Access, address: str) -> str:

@@ -146,7 +146,7 @@ class Changes:
     The Node called node_name is this node; until it is known, the node is in no zone. The other
     Nodes matter only for DSR's tunnels, which are None while no Service can have DSR. selection:
     the Services to serve; another proxy serves the others. For one thread, except service(),
-    slices(), all_slices() and names(), which are thread-safe.
+    slices(), all_slices(), names() and objects(), which are thread-safe.
     """
 
     def __init__(
@@ -231,6 +231,10 @@ class Changes:
     def names(self) -> ServiceNames:
         """The names of all Services, including those without a port to serve."""
         return {item.name for item in self._objects.all() if isinstance(item, Service)}
+
+    def objects(self) -> list[ApiObject]:
+        """All objects but other Nodes."""
+        return self._objects.all()
 
     def set(self, item: ApiObject) -> None:
         """Add an object, or replace the one with the same name."""

@@ -14,6 +14,7 @@ a trial only failed, once MOST_WITNESSES clients have seen it fail, or all that 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 from ebpflb.model.address import Protocol, SocketAddress
@@ -179,6 +180,14 @@ class Ejections:
     def forget(self, port: ServicePortName) -> None:
         """Call when the port no longer has ejection."""
         self._ports.pop(port, None)
+
+    def recall(self, change: EjectionChange) -> None:
+        """An endpoint is ejected or back since then; there are no more trials."""
+        offenders = self._ports.setdefault(change.port, {})
+        offenders.pop(change.place, None)
+        if change.seconds:
+            offender = _Offender(change.failures, 0, inf, change.times)
+            offenders[change.place] = offender
 
     def observe(
         self,

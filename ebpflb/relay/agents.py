@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from ebpflb.cli.explain import question_of, told
-from ebpflb.cli.explain_words import parse_source, parse_target
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.dataplane.explain.question import Explanation
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import JsonError, from_json
@@ -41,15 +41,16 @@ class TlsAgents:
             return AgentAnswer(agent, None, error=NO_AGENT)
         try:
             if question.command == "explain":
-                return self._explanation(agent, *question.arguments)
+                return self._explanation(agent, question)
             return self._asked(agent, question.command, question.options)
         except (OSError, ClusterError) as error:
             return AgentAnswer(agent, None, error=_reason(error))
 
-    def _explanation(self, agent: RemoteAgent, source: str, target: str) -> AgentAnswer:
-        client = parse_source(source)
-        addresses = self.addresses_of(client.name) if client.name else ()
-        asked = question_of(client, parse_target(target), addresses)
+    def _explanation(self, agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
+        source, target = question.arguments
+        words = AskedConnection(source, target, at=str(question.options.get("at", "")))
+        name = words.client.name
+        asked = question_of(words, self.addresses_of(name) if name else ())
         parameters: Mapping[str, Any] = msgspec.to_builtins(asked)
         answer = self._asked(
             agent, "explain", {name: str(value) for name, value in parameters.items()}

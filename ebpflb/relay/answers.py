@@ -3,6 +3,7 @@
 
 import logging
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec import to_builtins
 
-from ebpflb.cli.explain_words import parse_target
+from ebpflb.cli.explain_words import AskedConnection, parse_target
+from ebpflb.config.moment import moment, rfc3339_ns
 from ebpflb.config.values import Number, boolean, duration
 from ebpflb.errors import ClusterError, ConfigError
 from ebpflb.kubectl.agents import RemoteAgent
@@ -166,7 +168,10 @@ def _asked_connections(asking: AskedAgents, request: ListRequest) -> Iterable[An
 
 def _asked_explanations(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
     given = request.parameters
-    return explained(asking, given["from"], given["to"], request.namespace)
+    at = ""
+    if text := given.get("at"):
+        at = rfc3339_ns(_check("at", text, partial(moment, now=time.time_ns())))
+    return explained(asking, AskedConnection(given["from"], given["to"], request.namespace, at))
 
 
 _ASKED: Mapping[str, Callable[[AskedAgents, ListRequest], Iterable[Any]]] = {

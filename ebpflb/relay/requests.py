@@ -31,7 +31,7 @@ _PARAMETERS = {
     RATES: ("interval",),
     FLOWS: ("limit", "since", "until", "service", "from", "to", "verdict", "event"),
     CONNECTIONS: ("service", "from", "older", "backend-gone"),
-    EXPLANATIONS: ("from", "to"),
+    EXPLANATIONS: ("from", "to", "at"),
 }
 # What clients of Kubernetes add to any list.
 _OF_EVERY_LIST = (

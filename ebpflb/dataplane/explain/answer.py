@@ -19,9 +19,9 @@ from ebpflb.dataplane.explain.question import (
     Explanation,
     KernelAnswer,
     ModelAnswer,
-    Plain,
     StepAnswer,
-    TargetAnswer,
+    plain_frontend,
+    target_answer,
 )
 from ebpflb.dataplane.explain.reach import Silent, trouble, unanswered
 from ebpflb.dataplane.explain.steps import Candidate, Client, ClientKind, Step
@@ -31,7 +31,7 @@ from ebpflb.dataplane.kernel.rtnetlink import device_name, route_to
 from ebpflb.dataplane.layout.enums import AddrFlag, BackendFlag, NetnsFlag, word
 from ebpflb.errors import AttachError, ConfigError
 from ebpflb.model.address import WILDCARD, Protocol, SocketAddress, family_of, format_address
-from ebpflb.model.explain import Wanted, differences, encode_frontend, wanted
+from ebpflb.model.explain import Wanted, differences, wanted
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.model.service import ServiceName
 from ebpflb.words.connections import Fate
@@ -66,7 +66,7 @@ def explain(
             break
         look = _look(lookups, asking, client, target)
     verdict = look.steps[-1].fate
-    told = _told_target(target, look.frontend or look.planned.frontend)
+    told = target_answer(target, look.frontend or look.planned.frontend)
     return Explanation(
         _second_set(root, client) or _note(question, client, lookups, look.steps[-1], target),
         _told_client(client),
@@ -75,7 +75,7 @@ def explain(
         _told_kernel(lookups, client, target, look, asking.failures(told.service, told.protocol)),
         ModelAnswer(
             asking.failed,
-            _told_frontend(look.planned.frontend),
+            plain_frontend(look.planned.frontend),
             look.planned.verdict,
             look.planned.endpoints,
             look.planned.left_out,
@@ -153,26 +153,6 @@ def _told_client(client: Client) -> ClientAnswer:
     )
 
 
-def _told_target(target: FrontendKey, frontend: Frontend | None) -> TargetAnswer:
-    return TargetAnswer(
-        format_address(target.address),
-        target.port,
-        target.protocol.name,
-        _service_name(frontend) if frontend else "",
-        frontend.service.port if frontend else "",
-        str(frontend.type) if frontend else "",
-    )
-
-
-def _told_frontend(frontend: Frontend | None) -> Plain | None:
-    return {**encode_frontend(frontend), "service": _service_name(frontend)} if frontend else None
-
-
-def _service_name(frontend: Frontend) -> str:
-    namespace, name, _, _ = frontend.service
-    return f"{namespace}/{name}" if namespace else ""
-
-
 def _told_kernel(
     lookups: Lookups,
     client: Client,
@@ -194,7 +174,7 @@ def _told_kernel(
         affinity=last.affinity,
         scheduler=last.scheduler,
         steps=[StepAnswer(step.place, str(step.fate), step.why) for step in look.steps],
-        frontend=_told_frontend(look.frontend),
+        frontend=plain_frontend(look.frontend),
         backends=[_told_backend(each, failures, silent) for each in last.candidates],
         flows=flows,
         sockets=[each._asdict() for each in sockets_to(lookups.maps, target)],

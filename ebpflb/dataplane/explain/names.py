@@ -48,7 +48,7 @@ def frontend_named(
 
 def find_cluster_ips(name: ServiceName, maps: MapSet, asking: Asking) -> Sequence[ClusterIp]:
     """Of a Service, as planned, else as in force. ConfigError if there are none."""
-    planned = asking.of(lambda changes: _planned(changes, name))
+    planned = asking.of(lambda changes: planned_cluster_ips(changes, name))
     if planned:
         return planned
     snapshot = read_snapshot(maps)
@@ -61,7 +61,7 @@ def find_cluster_ips(name: ServiceName, maps: MapSet, asking: Asking) -> Sequenc
     raise ConfigError(f"no Service {name}{near(str(name), services)}")
 
 
-def _planned(changes: Changes, name: ServiceName) -> list[ClusterIp]:
+def planned_cluster_ips(changes: Changes, name: ServiceName) -> list[ClusterIp]:
     """Also of a Service that another proxy serves."""
     service = changes.served(name)
     if service and changes.why_left_out(service):

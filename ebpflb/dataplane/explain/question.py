@@ -6,8 +6,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from ebpflb.config.moment import moment
 from ebpflb.config.values import Number
-from ebpflb.model.address import Address, Protocol, parse_address
+from ebpflb.model.address import Address, Protocol, format_address, parse_address
+from ebpflb.model.explain import encode_frontend
+from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.model.service import ServiceName
 
 Plain = Mapping[str, Any]
@@ -23,7 +26,8 @@ class ExplainQuestion(
     source: the client's addresses, with commas; empty for the node itself. target: an address, or
     NAMESPACE/NAME of a Service. port: of the target; its name or empty only for a Service.
     source_port: 0 for any. is_pod: the client is a pod that was named. protocol: empty if not
-    given. pins: the directory of the maps in question, empty for those of the agent.
+    given. pins: the directory of the maps in question, empty for those of the agent. at: a
+    moment() of the past; empty for now.
     """
 
     target: str
@@ -33,9 +37,10 @@ class ExplainQuestion(
     is_pod: bool = False
     protocol: str = ""
     pins: str = ""
+    at: str = ""
 
     def __post_init__(self) -> None:
-        _ = self.addresses
+        _ = self.addresses, self.moment(0)
         if self.protocol not in ("", *Protocol.__members__):
             raise ValueError(f"unknown protocol {self.protocol!r}")
         if not isinstance(self.end, ServiceName):
@@ -44,6 +49,10 @@ class ExplainQuestion(
     @property
     def addresses(self) -> list[Address]:
         return [parse_address(text) for text in self.source.split(",") if text]
+
+    def moment(self, now: int) -> int:
+        """`at`, or else `now`: in nanoseconds since 1970. ValueError."""
+        return moment(self.at, now) if self.at else now
 
     @property
     def end(self) -> Address | ServiceName:
@@ -129,7 +138,11 @@ class ModelAnswer(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """The answer. agree: None without a model to compare with. note: about the client."""
+    """The answer. agree: None without a model to compare with. note: about the client.
+
+    at: the moment in the past, as the time of a Flow, or empty. since: when what was served then
+    came into force; empty if that is not known.
+    """
 
     note: str
     client: ClientAnswer
@@ -139,3 +152,26 @@ class Explanation(Struct, frozen=True):
     model: ModelAnswer
     agree: bool | None
     differences: Sequence[str]
+    at: str = ""
+    since: str = ""
+
+
+def target_answer(target: FrontendKey, frontend: Frontend | None) -> TargetAnswer:
+    return TargetAnswer(
+        format_address(target.address),
+        target.port,
+        target.protocol.name,
+        _service_name(frontend) if frontend else "",
+        frontend.service.port if frontend else "",
+        str(frontend.type) if frontend else "",
+    )
+
+
+def plain_frontend(frontend: Frontend | None) -> Plain | None:
+    """As in KernelAnswer and ModelAnswer."""
+    return {**encode_frontend(frontend), "service": _service_name(frontend)} if frontend else None
+
+
+def _service_name(frontend: Frontend) -> str:
+    namespace, name, _, _ = frontend.service
+    return f"{namespace}/{name}" if namespace else ""

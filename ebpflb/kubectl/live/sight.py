@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl.cluster import NOT_THROUGH_THE_RELAY, THROUGH_THE_RELAY, Cluster, some
@@ -73,7 +74,7 @@ class Sight:
         target = f"{place}/{flow.protocol.lower()}"
 
         def look(cluster: Cluster) -> str:
-            groups = explanations(cluster, source, target, "", self.namespace)
+            groups = explanations(cluster, AskedConnection(source, target), self.namespace)
             return text_of(cluster, groups, "table")
 
         return self._looked("explanation", look)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.kubectl import NAME
 from ebpflb.kubectl.cluster import THROUGH_THE_RELAY, Cluster, some
 from ebpflb.kubectl.explain import explanations, text_of
@@ -40,7 +41,7 @@ def explanation(
     asked = replace(
         cluster, agents=(), nodes=nodes, failures=failures, say=said.append, are_old=False
     )
-    groups = explanations(asked, source, target, "", namespace)
+    groups = explanations(asked, AskedConnection(source, target), namespace)
     text = text_of(asked, groups, "table")
     told = [each for each in said if each != THROUGH_THE_RELAY]
     told += [f"{some(of)}: {error}" for error, of in sorted(failures.items())]

@@ -61,7 +61,7 @@ class FlowPipeline:
         self._keeping: FlowExport[StoredFlow] | None = None
         if room := settings.flow_history_bytes:
             directory = settings.flow_history_directory
-            self._kept = KeptFlows(directory, room)
+            self._kept = KeptFlows(directory, room // 2)
             history, line = self._log.history, self._log.line
             self._keeping = FlowExport(history, line, self._kept, str(directory))
 
@@ -87,6 +87,11 @@ class FlowPipeline:
     def log(self) -> FlowLog:
         """The history. For any thread."""
         return self._log
+
+    @property
+    def kept(self) -> KeptFlows | None:
+        """The records of the last day, unless none are kept. For any thread."""
+        return self._kept
 
     @property
     def routes(self) -> Mapping[str, Route]:

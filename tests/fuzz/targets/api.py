@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from kubernetes.client import Configuration
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl import sysdump
 from ebpflb.kubectl.access import Access, Query
@@ -65,11 +66,11 @@ def _ask(cluster: Cluster, what: int) -> None:
             cluster.look_again()
             json.dumps([each.node for each in cluster.agents], allow_nan=False)
         case 1:
-            questions(cluster.access, cluster.agents, "curl", "web:http", "default")
+            questions(cluster, AskedConnection("curl", "web:http"))
         case 2:
-            questions(cluster.access, cluster.agents, "10.1.0.5", "web", "default")
+            questions(cluster, AskedConnection("10.1.0.5", "web"))
         case 3:
-            questions(cluster.access, cluster.agents, "198.51.100.7", "web", "default")
+            questions(cluster, AskedConnection("198.51.100.7", "web"))
         case _:
             with tarfile.open(fileobj=io.BytesIO(), mode="w") as tar:
                 archive = sysdump._Archive(tar, "dump", {})

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from ebpflb.agent.loop import Agent, Observers, Periods
+from ebpflb.agent.loop import Agent, Periods
+from ebpflb.agent.observers import Observers
 from ebpflb.model.agent_report import NetworkReport
 from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
 from ebpflb.model.health_check import HealthCheck
@@ -15,6 +16,7 @@ from ebpflb.model.plan import NO_DEFAULTS, Defaults
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health
 from ebpflb.observe.metrics.page import Metrics
+from ebpflb.observe.served.recorder import ServedRecorder
 from ebpflb.source.interface import Announcement, SourceEvent
 from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
 from tests.unit.agent.node import Clock, MemoryNode
@@ -43,14 +45,15 @@ class Bench:
         self.announced: list[Announcement] = []
         self.health_checks: Mapping[ServiceName, HealthCheck] = {}
         self.health_check_errors: dict[ServiceName, str] = {}
+        changes = Changes(NODE, defaults=defaults)
         observers = Observers(
             self.health,
             self.metrics,
+            ServedRecorder(changes, None),
             self._count_first_sync,
             self.announced.append,
             self._serve_health_checks,
         )
-        changes = Changes(NODE, defaults=defaults)
         self.agent = Agent(changes, self.node, observers, periods, self.clock)
         self._said_anything = False
 

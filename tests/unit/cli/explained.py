@@ -56,4 +56,6 @@ def answered(verdict="translated", backends=(), **kernel) -> dict[str, Any]:
         "model": {"unasked": "no agent", "frontend": None, "endpoints": [], "left_out": ""},
         "agree": None,
         "differences": [],
+        "at": "",
+        "since": "",
     }

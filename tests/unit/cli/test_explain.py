@@ -97,6 +97,17 @@ def world(http_server, alone):
     server.stop()
 
 
+def test_without_an_agent_nothing_is_known_of_the_past(alone):
+    text = alone.explain("host", "default/web", "--at", "5m", status=3)
+    assert "only the agent knows" in text
+    assert "agent.sock" in text
+
+
+def test_an_agent_that_keeps_nothing_says_so(world):
+    text = world.explain("host", "default/web", "--at", "5m", status=3)
+    assert "keeps nothing of the past: --flow-history-bytes is 0" in text
+
+
 def test_a_connection_that_works(world):
     text = world.explain("host", "default/web", status=0)
     assert text.startswith("works: translated at the socket hook, to the only possible backend")

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import time
 
 import pytest
 
@@ -45,6 +46,22 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
         "",
         "Not compared with the model: no agent",
     ]
+
+
+def test_of_a_moment_of_the_past_it_says_which_and_since_when(capsys, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    then = {"at": "2026-11-24T03:12:30.000000000Z", "since": "2026-11-24T03:10:58.123456789Z"}
+    lines = shown(capsys, monkeypatch, answered(backends=[backend()]) | then)
+    assert lines[0] == "works: translated then, to the only possible backend"
+    assert lines[2] == "AT         Nov 24 03:12:30; unchanged since Nov 24 03:10"
+    assert lines[-1] == "From what was kept of that time; the maps of then are gone"
+    refused = answered("refused", why="no usable endpoint") | then | {"since": ""}
+    lines = shown(capsys, monkeypatch, refused)
+    assert (lines[0], lines[2]) == (
+        "fails: refused then: no usable endpoint",
+        "AT         Nov 24 03:12:30",
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from ebpflb.model.flow import Flow, FlowClient, FlowFrontend, flow_line
 from tests.unit.cli.explained import DEAD, FRONTEND, answered, backend
 from tests.unit.kubectl.api_server import node
 
@@ -42,6 +43,46 @@ def test_a_pods_node_is_asked(three):
     text = three.run("explain", "curl", "web").stdout
     assert text.startswith("On b:\n\nworks: translated at the socket hook")
     assert asked(three) == [("default/curl", "default/web")]
+
+
+def options_of(nodes, name):
+    """The options of that name of each question."""
+    options = [each for argv in nodes.objects.executed for each in argv if each.startswith(name)]
+    return [each.partition("=")[2] for each in options]
+
+
+def test_of_the_past_all_nodes_are_asked_about_the_same_moment(three):
+    three.run("explain", "198.51.100.7", "192.0.2.9:80", "--at", "10m")
+    (moment,) = set(options_of(three, "--at"))
+    assert moment.endswith("Z")
+    assert len(options_of(three, "--at")) == 3
+    done = three.run("explain", "host", "web", "--at", "yesterday", status=2)
+    assert "want a time" in done.output
+
+
+def test_a_pod_that_is_gone_is_found_by_its_last_flow_until_then(three):
+    flow = Flow(
+        time="2026-11-24T03:00:00.000000000Z",
+        event="end",
+        verdict="forwarded",
+        protocol="TCP",
+        path="tc",
+        seq=1,
+        node="c",
+        client=FlowClient(address="10.1.2.3", port=4000, pod="default/gone"),
+        frontend=FlowFrontend(address="10.96.0.1", port=80),
+    )
+    three.say("c", "flows", flow_line(flow).decode())
+    for name in "ab":
+        three.say(name, "flows", "", 1)
+    text = three.run("explain", "gone", "web", "--at", "2026-11-24T03:12Z").stdout
+    assert heads(text) == ["On c:"]
+    assert asked(three)[-1] == ("10.1.2.3", "default/web")
+    assert set(options_of(three, "--until")) == {"2026-11-24T03:12:00.000000000Z"}
+    three.run("explain", "gone", "web", status=3)
+    three.say("c", "flows", "")
+    done = three.run("explain", "gone", "web", "--at", "2026-11-24T03:12Z", status=3)
+    assert "no node has kept a flow of it until then" in done.output
 
 
 def test_names_without_a_namespace_are_in_that_of_n(three):

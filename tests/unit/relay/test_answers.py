@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.errors import ClusterError
 from ebpflb.kubectl.asking import AgentAnswer, AgentQuestion, AskedAgents
 from ebpflb.kubectl.explain import explained
@@ -60,6 +61,12 @@ def questions(relayed):
             ),
         ),
         ("explanations?from=curl&to=web", AgentQuestion("explain", {}, ("shop/curl", "shop/web"))),
+        (
+            "explanations?from=curl&to=web&at=2026-11-24T03:12Z",
+            AgentQuestion(
+                "explain", {"at": "2026-11-24T03:12:00.000000000Z"}, ("shop/curl", "shop/web")
+            ),
+        ),
     ],
 )
 def test_what_agents_are_asked(relayed, what, question):
@@ -96,6 +103,7 @@ def test_addresses_are_asked_for_as_agents_write_them(relayed):
         ("explanations?from=shop/curl", "to: say what is to be explained"),
         ("explanations?from=shop/..&to=shop/web", "from: 'shop/..': want an address or"),
         ("explanations?from=host&to=../web", "to: '../web': want an address or NAMESPACE/NAME"),
+        ("explanations?from=host&to=shop/web&at=then", "at: 'then': want a time"),
         ("explanations?from=host&to=10.96.0.1", "'10.96.0.1': want a port from 1 to 65535"),
     ],
 )  # fmt: skip
@@ -117,7 +125,9 @@ def test_a_backend_is_gone_or_not(relayed):
         ("rates", lambda asking: [asdict(each) for each in sampled(asking, 2.0, "")]),
         (
             f"explanations?from={OUTSIDE}&to=shop/web",
-            lambda asking: [asdict(each) for each in explained(asking, OUTSIDE, "shop/web", "")],
+            lambda asking: [
+                asdict(each) for each in explained(asking, AskedConnection(OUTSIDE, "shop/web"))
+            ],
         ),
     ],
 )

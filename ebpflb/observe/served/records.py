@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a file of what was served, in JSON."""
+
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder, encode
+
+from ebpflb.model.changes import ApiObject, Kind, ObjectKey
+from ebpflb.model.ejection import EjectionChange
+from ebpflb.source import encode as objects
+
+ServedChange = ApiObject | ObjectKey | EjectionChange
+"""What is new or different, what is gone, and an endpoint that was ejected or is back."""
+
+
+class ServedRecord(Struct, frozen=True):
+    """One of the last three is given, or lost_since, or nothing: the first part of a file ends.
+
+    time: since when it is in force, as the time of a Flow. lost_since: changes from then on until
+    `time` are missing. object: with the fields that decode() reads. removed: an ObjectKey.
+    """
+
+    time: str
+    lost_since: str = ""
+    object: Raw = Raw()
+    removed: tuple[Kind, str, str] | None = None
+    ejection: EjectionChange | None = None
+
+
+_DECODER = Decoder(ServedRecord)
+
+
+def read_record(line: bytes) -> ServedRecord:
+    """ValueError."""
+    return _DECODER.decode(line)
+
+
+def line_of(time: str, change: ServedChange) -> bytes:
+    if isinstance(change, ObjectKey):
+        return _line(time, removed=change)
+    if isinstance(change, EjectionChange):
+        return _line(time, ejection=change)
+    return _line(time, object=objects.encode(change))
+
+
+def line_of_end(time: str) -> bytes:
+    return _line(time)
+
+
+def line_of_loss(time: str, lost_since: str) -> bytes:
+    return _line(time, lost_since=lost_since)
+
+
+def _line(time: str, **rest: Any) -> bytes:
+    return encode({"time": time, **rest}) + b"\n"
