@@ -49,9 +49,16 @@ class MapQueries:
     It reads the maps for one at a time, to leave the loop its share. For any thread.
     """
 
-    def __init__(self, maps: Callable[[], MapSet | None], changes: Changes) -> None:
+    def __init__(
+        self,
+        maps: Callable[[], MapSet | None],
+        changes: Changes,
+        past_rates: Callable[[Query], Answer],
+    ) -> None:
+        """`past_rates`: answers for a time in the past, of which the maps know nothing."""
         self._maps = maps
         self._changes = changes
+        self._past_rates = past_rates
         self._turn = threading.Lock()
         self.routes: Mapping[str, Route] = {
             "/v1/services": self._services,
@@ -72,6 +79,8 @@ class MapQueries:
             return Answer(compact(rows).encode(), TEXT)
 
     def _top(self, query: Query) -> Answer:
+        if query.parameters.get("at"):
+            return self._past_rates(query)
         given = parameters(query, "interval", "namespace")
         interval = parsed("interval", given, _sample_length) or _SAMPLE_SECONDS
         namespace = given.get("namespace", "")

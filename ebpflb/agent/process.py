@@ -272,7 +272,7 @@ def _routes(
     explaining = Explaining(
         settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log, past
     )
-    map_queries = MapQueries(lambda: dataplane.maps, changes)
+    map_queries = MapQueries(lambda: dataplane.maps, changes, flows.past_rates.answer)
     return {**flows.routes, **explaining.routes, **map_queries.routes}
 
 

@@ -25,9 +25,8 @@ from ebpflb.cli.options import (
     service_option,
     words_option,
 )
-from ebpflb.cli.render import emit, has_colours, terminal_width
+from ebpflb.cli.render import emit, has_colours, local_time, terminal_width
 from ebpflb.cli.table import Column, TextTable, size
-from ebpflb.config.moment import local
 from ebpflb.config.values import is_ip, socket_address
 from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
 from ebpflb.words.connections import (
@@ -43,14 +42,6 @@ from ebpflb.words.connections import (
 _COLOURS = {FORWARDED: "green", FAILED: "red", REFUSED: "yellow", DROPPED: "red"}
 _LAST = 20
 _STEPS = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (60.0, 1.0, "s"))
-
-
-def _when(flow: Flow) -> str:
-    try:
-        moment = local(flow.time)
-    except ValueError:
-        return flow.time
-    return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
 
 
 def end_of(end: FlowClient | None) -> str:
@@ -113,7 +104,7 @@ def _took(seconds: float | None) -> str:
 
 
 COLUMNS: Sequence[Column[Flow]] = (
-    Column("TIME", _when, width=19),
+    Column("TIME", lambda flow: local_time(flow.time), width=19),
     Column("NODE", lambda flow: flow.node, width=12),
     Column("VERDICT", lambda flow: flow.verdict, width=9),
     Column("CLIENT", lambda flow: end_of(flow.client) or "?", width=22),

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from ebpflb.cli.options import Output
 from ebpflb.cli.table import TextTable, folded
+from ebpflb.config.moment import local
 
 Found = TypeVar("Found")
 Lines = Iterable[str | TextTable[Any]]
@@ -116,6 +117,15 @@ def terminal_width(output: Output) -> int | None:
 def is_screen() -> bool:
     """Whether standard output is a terminal that can do more than print one line after another."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in _PLAIN_TERMINALS
+
+
+def local_time(text: str) -> str:
+    """The time of a flow in local time, with milliseconds; as it is if there is none such."""
+    try:
+        moment = local(text)
+    except ValueError:
+        return text
+    return moment.strftime("%b %d %H:%M:%S.%f")[:-3]
 
 
 def has_colours() -> bool:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebpflb.cli.agent_client import NamesOfPods, query_socket_option
+from ebpflb.cli.agent_client import NamesOfPods, query_socket, query_socket_option, stream
 from ebpflb.cli.options import Output, chosen, compact_option, list_options
 from ebpflb.cli.pinned import bpffs_option, open_pins, pin_root
 from ebpflb.cli.render import emit, is_screen, repeat, text_lines
+from ebpflb.cli.tables.past import PastWindow, past_options, past_window, show_past
 from ebpflb.cli.tables.top import (
     SORT_NAMES,
     chosen_by,
@@ -27,8 +28,10 @@ from ebpflb.cli.tables.top import (
     top_lines,
     without_idle,
 )
+from ebpflb.errors import QueryError
 from ebpflb.model.address import format_address
-from ebpflb.model.compact import compact
+from ebpflb.model.compact import compact, from_compact
+from ebpflb.model.compact.past_rates import PastRates, decode_past
 from ebpflb.model.compact.rates import port_row
 from ebpflb.model.flow import ServiceRate
 
@@ -73,17 +76,20 @@ class Sample:
 It shows Services that carry something or are in trouble; --all and --service show idle ones too.
 Keys: q quits; i shows idle ones; c a b f s t n sort. Without a terminal, it prints one table and
 exits. The agent, if it runs, gives the names of pods.
+With --at, a connection counts when it ends, with all its bytes; what records do not tell is "-".
 
 \b
 Examples:
   ebpflb top
   ebpflb top --sort failures --backends
   ebpflb top --service shop/web --backends
+  ebpflb top --at 03:10 --window 5m --sort failures
   ebpflb top --once --interval 10 -o json | jq '.services[] | select(.troubles != [])'
 """
 )
 @click.option("--once", is_flag=True, help="Print one sample and exit.")
 @compact_option
+@past_options
 @sample_options
 @bpffs_option
 @query_socket_option
@@ -91,8 +97,18 @@ Examples:
 def top(
     once: bool, sort: str, backends: bool, bpffs_root: str | None, output: Output, **given: Any
 ) -> None:
-    """Show live traffic per Service. It reads the pinned maps and needs no agent."""
+    """Show live traffic per Service. It reads the pinned maps and needs no agent.
+
+    With --at the agent tells what its flow records know.
+    """
     namespace, name = chosen(given)
+    if window := past_window(given):
+        answer = _past_answer(given["query_socket"], window, namespace)
+        if given["is_compact"]:
+            click.echo(answer)
+        else:
+            show_past(_past(answer), name, {"sort": sort, "backends": backends}, output)
+        return
     maps = open_pins(pin_root(bpffs_root))[1]
     pods = NamesOfPods(given["query_socket"])
     meter = _Meter(maps, given["interval"], namespace, name, pods)
@@ -106,6 +122,18 @@ def top(
         emit(Sample(sample.seconds, services), output, lines, services)
     else:
         _Screen(meter, sort, backends=backends, every=every).run()
+
+
+def _past_answer(flag: str | None, window: PastWindow, namespace: str) -> str:
+    given = {**window.parameters, "namespace": namespace}
+    return b"".join(stream(query_socket(flag), ("top",), given)).decode(errors="replace")
+
+
+def _past(answer: str) -> PastRates:
+    try:
+        return decode_past(from_compact(answer))
+    except ValueError as error:
+        raise QueryError(f"the agent's answer is not this version's: {error}") from error
 
 
 class _Meter:

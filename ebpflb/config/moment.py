@@ -8,7 +8,10 @@ from functools import lru_cache
 
 from ebpflb.config.values import duration
 
+WINDOW_SECONDS = 60.0
+"""The length of a window() unless it is given."""
 _SECOND = 1_000_000_000
+_LONGEST_WINDOW = 24 * 3600
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
 _DATE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?",
@@ -46,6 +49,19 @@ def _nanoseconds(when: datetime) -> int:
 def is_ago(text: str) -> bool:
     """Whether a moment is written as how long ago, and not as a time."""
     return not (_CLOCK.fullmatch(text.strip()) or _DATE.fullmatch(text.strip()))
+
+
+def window(value: object) -> float:
+    """The length of a time in the past, in seconds. ValueError."""
+    seconds = duration(value)
+    if not 1 <= seconds <= _LONGEST_WINDOW:
+        raise ValueError("want from 1s to 24h")
+    return seconds
+
+
+def span(end: int, seconds: float) -> tuple[str, str]:
+    """When so many seconds before `end` began and ended; `end`: nanoseconds since 1970."""
+    return rfc3339_ns(max(end - int(seconds * _SECOND), 0)), rfc3339_ns(end)
 
 
 def rfc3339_ns(when: int) -> str:

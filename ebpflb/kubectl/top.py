@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb top: what each Service carries on all nodes together, and which are in trouble."""
 
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import click
-from msgspec.json import Decoder
+from msgspec.json import Decoder, encode
 
 from ebpflb.cli.options import chosen, list_options, watch_option
+from ebpflb.cli.tables.past import PastWindow, past_options, past_window, show_past
 from ebpflb.cli.tables.top import COLUMNS, chosen_by, going, ordered, sample_options, top_lines
+from ebpflb.config.moment import span
 from ebpflb.kubectl.asking import AgentQuestion, AskedAgents
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.kubectl.relay import RelayQuestion
+from ebpflb.model.compact.past_rates import (
+    PastRates,
+    RecordedTime,
+    decode_past,
+    of_records,
+    together,
+)
+from ebpflb.model.compact.rates import port_row
 from ebpflb.model.flow import BackendRate, ServiceRate
 from ebpflb.words.observe import RATES
 
@@ -21,6 +32,7 @@ _MOST = 1 << 63
 # A quotient of sums may come out a little above 1.
 _MOST_SHARE = 1.01
 _items_decoder = Decoder(list[ServiceRate])
+_past_decoder = Decoder(list[PastRates])
 
 
 @click.command(
@@ -34,16 +46,24 @@ Examples:
   kubectl ebpflb top -n shop --sort failures --backends
   kubectl ebpflb top -n shop --service web --backends
   kubectl ebpflb top -A --watch
+  kubectl ebpflb top -A --at 03:10 --window 5m --sort failures
   kubectl ebpflb top -A -o jsonl | jq 'select(.troubles != [])'
 """
 )
 @watch_option
+@past_options
 @sample_options
 @list_options
 @cluster_command
 def top(cluster: Cluster, watch: bool, **given: Any) -> None:
     """Show traffic per Service on all nodes, and what is in trouble."""
     namespace, wanted = chosen(given, cluster.namespace)
+    if window := past_window(given):
+        if watch:
+            raise click.UsageError("--watch does not work with --at")
+        past = carried_in(cluster, window, namespace)
+        show_past(past, wanted, given, given["output"], COLUMNS_OF_NODES)
+        return
     check_interval(cluster, given["interval"])
     output, every = given["output"], given["every"] or bool(wanted)
 
@@ -91,14 +111,33 @@ def carried(cluster: Cluster, interval: float, namespace: str) -> list[ServiceRa
     )
 
 
+def carried_in(cluster: Cluster, window: PastWindow, namespace: str) -> PastRates:
+    """As recorded(), of the relay, if it answers. ConfigError, ClusterError."""
+    return cluster.asked(
+        RelayQuestion(RATES, namespace, window.parameters),
+        _past_of,
+        lambda: recorded(cluster, window, namespace),
+    )
+
+
+def _past_of(items: bytes) -> PastRates:
+    (found,) = _past_decoder.decode(items)
+    _check_all(found.services)
+    return found
+
+
 def rates_of(items: bytes) -> list[ServiceRate]:
     """From JSON. ValueError or DecodeError, also for numbers that no cluster has."""
     found = _items_decoder.decode(items)
-    for service in found:
+    _check_all(found)
+    return found
+
+
+def _check_all(services: Iterable[ServiceRate]) -> None:
+    for service in services:
         _check(service)
         for backend in service.backends:
             _check(backend)
-    return found
 
 
 def _check(rate: ServiceRate | BackendRate) -> None:
@@ -115,3 +154,21 @@ def sampled(cluster: AskedAgents, interval: float, namespace: str) -> list[Servi
     for _, found in cluster.ask_compact(question, rates.read):
         rates.add(found)
     return rates.services()
+
+
+def recorded(cluster: AskedAgents, window: PastWindow, namespace: str) -> PastRates:
+    """What the Services of a namespace, or all, carried on all nodes, by their flow records."""
+    question = AgentQuestion("top", {**window.parameters, "namespace": namespace})
+    rates = RatesOfCluster()
+    records = []
+    for _, (known, found) in cluster.ask_compact(question, partial(_read_past, rates)):
+        rates.add(found)
+        records.append(known)
+    every = together(*span(*window), records)
+    return PastRates(every, list(map(of_records, rates.services())))
+
+
+def _read_past(rates: RatesOfCluster, content: bytes) -> tuple[RecordedTime, Any]:
+    past = decode_past(content)
+    _check_all(past.services)
+    return past.records, rates.read(encode([port_row(each) for each in past.services]))

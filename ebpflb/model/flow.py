@@ -126,15 +126,28 @@ MEASURES = ("rtt_seconds", "seconds")
 
 
 class LostFlows(Struct, kw_only=True, omit_defaults=True):
-    """Stands for flows that were overwritten before they could be read. node: as in Flow."""
+    """Stands for records that are missing. node: as in Flow.
+
+    since, time: in between they were lost, as the time of a Flow; "" if that is not told.
+    """
 
     lost: Count
+    since: _Time = ""
+    time: _Time = ""
     node: Name = ""
+
+
+class FlowTime(Struct):
+    """The times on a line of a Flow or LostFlows, which are read faster than all of it."""
+
+    time: str = ""
+    since: str = ""
 
 
 _encode = Encoder().encode
 _decode_flow = Decoder(Flow).decode
 _decode_lost = Decoder(LostFlows).decode
+_decode_time = Decoder(FlowTime).decode
 
 
 def flow_line(found: Flow | LostFlows) -> bytes:
@@ -153,6 +166,14 @@ def read_flow(line: bytes | str) -> Flow | LostFlows:
     except (ValueError, RecursionError) as error:
         with suppress(ValueError, RecursionError):
             return _decode_lost(line)
+        raise JsonError(str(error)) from None
+
+
+def read_flow_time(line: bytes | str) -> FlowTime:
+    """As read_flow(). JsonError."""
+    try:
+        return _decode_time(line)
+    except (ValueError, RecursionError) as error:
         raise JsonError(str(error)) from None
 
 
@@ -252,10 +273,10 @@ class Balance(NamedTuple):
 class BackendRate:
     """One backend. Connections, failed and bytes are per second.
 
-    share: of the Service's new connections in this address family; if there were none, of the
-    active ones; None if there were none either. ejection: one of EJECTION_STATES.
-    removed: no longer an endpoint that serves, but still has connections. pod: NAMESPACE/NAME, ""
-    if unknown.
+    active: None if unknown. share: of the Service's new connections in this address family; if
+    there were none, of the active ones; None if there were none either. ejection: one of
+    EJECTION_STATES. removed: no longer an endpoint that serves, but still has connections. pod:
+    NAMESPACE/NAME, "" if unknown.
     """
 
     address: str
@@ -264,7 +285,7 @@ class BackendRate:
     terminating: bool
     offered: bool
     connections: float
-    active: int
+    active: int | None
     failed: float
     original_bytes: float
     reply_bytes: float
@@ -287,7 +308,7 @@ class BackendRate:
 
 @dataclass(frozen=True, slots=True)
 class ServiceRate:
-    """One Service port. All counts but active and endpoints are per second.
+    """One Service port. All counts but active and endpoints are per second; None if unknown.
 
     largest_share: of the backend with the most connections in its address family. even_share: what
     each backend of that family would have. cross_node_share: to backends on other nodes. Shares are
@@ -299,14 +320,14 @@ class ServiceRate:
     port: str
     protocol: str
     connections: float
-    active: int
+    active: int | None
     refused: float
     dropped: float
     failed: float
     retransmits: float
     original_bytes: float
     reply_bytes: float
-    endpoints: int
+    endpoints: int | None
     largest_share: float | None
     even_share: float | None
     cross_node_share: float | None
@@ -349,7 +370,7 @@ def spread(backends: Collection[BackendRate]) -> Spread:
     for is_ipv6 in (False, True):
         family = [each for each in backends if (":" in each.address) is is_ipv6]
         new = [each.connections for each in family]
-        carried = new if any(new) else [float(each.active) for each in family]
+        carried = new if any(new) else [float(each.active or 0) for each in family]
         total = sum(carried)
         if total > most:
             most = total
@@ -362,14 +383,17 @@ def spread(backends: Collection[BackendRate]) -> Spread:
 
 
 ON_REMOVED = "connections on removed pods"
+NO_ENDPOINT, NO_LOCAL_ENDPOINT = "no endpoint", "no local endpoint"
+ANSWERS_NOBODY, REFUSES = "answers nobody", "refuses connections"
+"""Troubles of a Service, and of a backend."""
 
 
 def removed_trouble(backends: Iterable[BackendRate]) -> Iterator[str]:
     """The trouble of a Service at least half of whose connections are on removed pods, if it is."""
     active = removed = 0
     for each in backends:
-        active += each.active
-        removed += each.active if each.removed else 0
+        active += each.active or 0
+        removed += (each.active or 0) if each.removed else 0
     if removed and removed * 2 >= active:
         yield f"{removed:.0f} of {active:.0f} {ON_REMOVED}"
 

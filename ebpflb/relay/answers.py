@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import to_builtins
 
 from ebpflb.cli.explain_words import AskedConnection, parse_target
-from ebpflb.config.moment import moment, rfc3339_ns
+from ebpflb.cli.tables.past import PastWindow
+from ebpflb.config.moment import WINDOW_SECONDS, moment, rfc3339_ns, window
 from ebpflb.config.values import Number, boolean, duration
 from ebpflb.errors import ClusterError, ConfigError
 from ebpflb.kubectl.agents import RemoteAgent
@@ -24,7 +25,8 @@ from ebpflb.kubectl.connections import opened
 from ebpflb.kubectl.explain import explained
 from ebpflb.kubectl.flows import recent
 from ebpflb.kubectl.services import FrontendOfCluster, merged, plain_frontends
-from ebpflb.kubectl.top import sampled
+from ebpflb.kubectl.top import recorded, sampled
+from ebpflb.model.compact.past_rates import PastRates
 from ebpflb.model.connection import OpenConnection, WantedConnections
 from ebpflb.model.flow import Flow, FlowClient, LostFlows
 from ebpflb.relay.access import ObservedCluster
@@ -136,6 +138,8 @@ def _asked_frontends(asking: AskedAgents, request: ListRequest) -> Iterable[Any]
 
 
 def _asked_rates(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
+    if "at" in request.parameters:
+        return [recorded(asking, _window(request.parameters), request.namespace)]
     interval = _SAMPLE_SECONDS
     if text := request.parameters.get("interval"):
         interval = _check("interval", text, duration)
@@ -144,6 +148,12 @@ def _asked_rates(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
                 HTTPStatus.BAD_REQUEST, f"interval: want up to {_LONGEST_SAMPLE:g} seconds"
             )
     return sampled(asking, interval, request.namespace)
+
+
+def _window(given: Mapping[str, str]) -> PastWindow:
+    at = _check("at", given["at"], partial(moment, now=time.time_ns()))
+    seconds = _check("window", given["window"], window) if "window" in given else WINDOW_SECONDS
+    return PastWindow(at, seconds)
 
 
 def _asked_flows(asking: AskedAgents, request: ListRequest) -> Iterable[Any]:
@@ -189,8 +199,11 @@ def _frontend_items(
     return plain_frontends(_seen(found, sight.frontend if sight else None))
 
 
-def _rate_items(found: list[Any], _: ListRequest, sight: NamespaceSight | None) -> list[Any]:
-    return [asdict(each) for each in _seen(found, sight.rate if sight else None)]
+def _rate_items(found: list[Any], request: ListRequest, sight: NamespaceSight | None) -> list[Any]:
+    see = sight.rate if sight else None
+    if "at" not in request.parameters:
+        return list(map(to_builtins, _seen(found, see)))
+    return [to_builtins(PastRates(each.records, list(_seen(each.services, see)))) for each in found]
 
 
 def _flow_items(

@@ -28,7 +28,7 @@ Document = Mapping[str, Any]
 # `node`: names with commas, for all resources.
 _PARAMETERS = {
     FRONTENDS: ("service",),
-    RATES: ("interval",),
+    RATES: ("interval", "at", "window"),
     FLOWS: ("limit", "since", "until", "service", "from", "to", "verdict", "event"),
     CONNECTIONS: ("service", "from", "older", "backend-gone"),
     EXPLANATIONS: ("from", "to", "at"),

@@ -33,6 +33,10 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
+def _known(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
 def bar(share: float | None) -> str:
     return "" if share is None else "#" * round(share * _BAR_CELLS)
 
@@ -112,18 +116,18 @@ COLUMNS: Sequence[Column[ServiceRate]] = (
         cut=True,
     ),
     _column("CONN/S", 6, 1, lambda s: rate(s.connections), lambda b: rate(b.connections)),
-    _column("ACTIVE", 6, 2, lambda s: str(s.active), lambda b: str(b.active)),
+    _column("ACTIVE", 6, 2, lambda s: _known(s.active), lambda b: _known(b.active)),
     _column("FAIL/S", 6, 1, lambda s: rate(s.lost), lambda b: rate(b.failed)),
     _column("B/S TO/FROM", 11, 4, _both_ways, _both_ways),
     _column("SPREAD", 10, 5, spread, lambda b: f"{percent(b.share)} {bar(b.share)}".strip()),
     _column("REMOTE", 6, 6, lambda s: percent(s.cross_node_share), lambda _: ""),
-    Column("BACKENDS", lambda s: str(s.endpoints), _state, width=19, rank=7),
+    Column("BACKENDS", lambda s: _known(s.endpoints), _state, width=19, rank=7),
     Column("TROUBLE", _troubles, lambda b: b.trouble, width=14, wraps=True),
 )
 
 SORTS: Mapping[str, Callable[[ServiceRate], float]] = {
     "connections": lambda s: s.connections,
-    "active": lambda s: s.active,
+    "active": lambda s: s.active or 0,
     "bytes": lambda s: s.original_bytes + s.reply_bytes,
     "failures": lambda s: s.lost,
     "spread": lambda s: s.imbalance,

@@ -13,7 +13,17 @@ from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import FrontendEntry, read_snapshot
 from ebpflb.dataplane.view.traffic import BackendTraffic, Traffic
 from ebpflb.model.address import Family, Protocol, SocketAddress, family_of, format_address
-from ebpflb.model.flow import BackendRate, Counts, ServiceRate, removed_trouble, spread
+from ebpflb.model.flow import (
+    ANSWERS_NOBODY,
+    NO_ENDPOINT,
+    NO_LOCAL_ENDPOINT,
+    REFUSES,
+    BackendRate,
+    Counts,
+    ServiceRate,
+    removed_trouble,
+    spread,
+)
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
 
@@ -215,9 +225,9 @@ def _rank(backend: BackendRate) -> tuple[bool, str, int]:
 
 def _trouble(protocol: Protocol, key: SocketAddress, group: _FamilyBackends) -> str:
     if _is_mute(protocol, group.grown[key]) or group.is_silent(key):
-        return "answers nobody"
+        return ANSWERS_NOBODY
     if _has_only_failures(group.grown[key]):
-        return "refuses connections"
+        return REFUSES
     if key not in group.offered:
         return ""
     if group.is_passed_over(key):
@@ -244,9 +254,9 @@ def _troubles(
     now: ServiceTraffic, offered: int, backends: Collection[BackendRate]
 ) -> Iterator[str]:
     if now.no_local:
-        yield "no local endpoint"
+        yield NO_LOCAL_ENDPOINT
     elif not offered:
-        yield "no endpoint"
+        yield NO_ENDPOINT
     yield from removed_trouble(backends)
     for each in backends:
         if each.trouble == _NEW_IDLE:

@@ -136,4 +136,4 @@ def _is_usual(backend: BackendRate) -> bool:
 
 
 def _whole(rate: ServiceRate | BackendRate, names: Iterable[str]) -> tuple[int, ...]:
-    return tuple(round(getattr(rate, name) * THOUSANDTHS) for name in names)
+    return tuple(round((getattr(rate, name) or 0) * THOUSANDTHS) for name in names)

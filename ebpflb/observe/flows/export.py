@@ -9,12 +9,14 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from errno import ELOOP
 from itertools import accumulate
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from ebpflb.config.moment import rfc3339_ns
 from ebpflb.log import fields
 from ebpflb.model.flow import LostFlows, flow_line
 from ebpflb.observe.flows.history import FlowHistory
@@ -146,14 +148,21 @@ class FlowExport(Generic[Record]):
         line: Callable[[int, Record], bytes],
         sink: Sink,
         target: str,
+        lost_before: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`line`: formats a record with its number. `target`: the sink's name in the log."""
+        """`line`: formats a record with its number. `target`: the sink's name in the log.
+
+        `lost_before`: how many records have not reached the history since the last call.
+        """
         self._history = history
         self._line = line
         self._sink = sink
         self._target = target
+        self._lost_before = lost_before
         # Records that could not be written, or were overwritten in the history first.
         self.lost = 0
+        # Those that are missing in what was written, and from when on.
+        self._missing, self._since = 0, time.time_ns()
         self._failing = False
         self._next = 0
         self._stopped = threading.Event()
@@ -181,18 +190,23 @@ class FlowExport(Generic[Record]):
         batch = self._history.since(self._next, wait)
         self._next = batch.end
         self.lost += batch.lost
+        self._missing += batch.lost + self._lost_before()
+        now = time.time_ns()
         lines = [self._line(at, each) for at, each in enumerate(batch.records, batch.first)]
-        if batch.lost:
-            lines.insert(0, flow_line(LostFlows(lost=batch.lost)))
+        if self._missing:
+            since, until = rfc3339_ns(self._since), rfc3339_ns(now)
+            lines.insert(0, flow_line(LostFlows(lost=self._missing, since=since, time=until)))
         try:
             self._sink.write(lines)
         except OSError as error:
             self.lost += len(batch.records)
+            self._missing += len(batch.records)
             if not self._failing:
                 text, shown = error.strerror, fields(to=self._target)
                 _log.error("cannot export flow records: %s; retrying", text, extra=shown)
             self._failing = True
             return
+        self._missing, self._since = 0, now
         if self._failing and lines:
             self._failing = False
             _log.info("exporting flow records again", extra=fields(to=self._target, lost=self.lost))

@@ -22,7 +22,7 @@ from ebpflb import own_files
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.from_json import JsonError
 from ebpflb.log import fields
-from ebpflb.model.flow import Flow, read_flow
+from ebpflb.model.flow import Flow, LostFlows, read_flow, read_flow_time
 from ebpflb.observe.flows.export import append
 
 _log = logging.getLogger("ebpflb.observe")
@@ -88,33 +88,40 @@ class KeptFlows:
                 os.unlink(name, dir_fd=folder)
                 left -= status.st_size
 
-    def flows(self, earliest: str, before: int) -> Iterator[Flow]:
+    def flows(self, earliest: str, before: int, latest: str = "") -> Iterator[Flow]:
         """Those not before `earliest`, a time as in Flow, in the order in which they were written.
 
-        `before`: of this run, only records with a lower number.
+        `before`: of this run, only records with a lower number. `latest`: not after; "" for any.
         """
+        found = self.records(earliest, before, latest)
+        return (each for each in found if isinstance(each, Flow))
+
+    def records(self, earliest: str, before: int, latest: str = "") -> Iterator[Flow | LostFlows]:
+        """As flows(), and what is missing in between, as far as its time was noted."""
         try:
             with own_files.opened(self._directory) as folder:
                 for file in _files(folder):
                     if _written(folder, file) < earliest:
                         continue
                     is_own = self._file is not None and file.run == self._file.run
-                    for flow in self._read(folder, file):
-                        if is_own and flow.seq >= before:
-                            return
-                        if flow.time >= earliest:
-                            yield flow
+                    for each in self._read(folder, file, earliest, latest):
+                        if not (is_own and isinstance(each, Flow) and each.seq >= before):
+                            yield each
         except FileNotFoundError:
             return
         except OSError as error:
             self._skip("", str(error))
 
-    def _read(self, folder: int, file: _File) -> Iterator[Flow]:
+    def _read(
+        self, folder: int, file: _File, earliest: str, latest: str
+    ) -> Iterator[Flow | LostFlows]:
         try:
             with own_files.reading(folder, file.name) as packed, gzip.open(packed) as lines:
                 for line in lines:
-                    if isinstance(flow := read_flow(line), Flow):
-                        yield flow
+                    found = read_flow_time(line)
+                    is_early = not latest or (found.since or found.time) <= latest
+                    if is_early and found.time >= earliest:
+                        yield read_flow(line)
         except FileNotFoundError:
             # Too old by now.
             return

@@ -14,15 +14,18 @@ from ebpflb.dataplane.flows.records import (
     with_client,
 )
 from ebpflb.dataplane.kernel.maps import KernelMap
+from ebpflb.dataplane.view.counts import grown
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, family_of
 from ebpflb.model.changes import Changes
 from ebpflb.observe.flows.export import FlowExport, sink_for
 from ebpflb.observe.flows.flow_log import FlowLog, Maps, PodOf
 from ebpflb.observe.flows.kept_flows import KeptFlows
+from ebpflb.observe.flows.past_rates import PastRatesQueries
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import Route
 from ebpflb.observe.metrics.kernel import FlowCollector
+from ebpflb.observe.metrics.reader import read_lost
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -63,7 +66,9 @@ class FlowPipeline:
             directory = settings.flow_history_directory
             self._kept = KeptFlows(directory, room // 2)
             history, line = self._log.history, self._log.line
-            self._keeping = FlowExport(history, line, self._kept, str(directory))
+            lost = LostInKernel(maps).since_last
+            self._keeping = FlowExport(history, line, self._kept, str(directory), lost)
+        self.past_rates = PastRatesQueries(self._log, self._kept, settings.flow_sample)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -113,6 +118,26 @@ class FlowPipeline:
     @property
     def _exports(self) -> Iterator[FlowExport[StoredFlow]]:
         return (each for each in (self._export, self._keeping) if each)
+
+
+class LostInKernel:
+    """Counts the records that the kernel could not write. For one thread."""
+
+    def __init__(self, maps: Maps) -> None:
+        self._maps = maps
+        self._counted: int | None = None
+
+    def since_last(self) -> int:
+        """How many more there are since the last call; the first one begins."""
+        maps = self._maps()
+        if maps is None:
+            return 0
+        try:
+            now = sum(read_lost(maps).values())
+        except MapError:
+            return 0
+        before, self._counted = self._counted, now
+        return 0 if before is None else grown((before,), (now,))[0]
 
 
 class RingReader:

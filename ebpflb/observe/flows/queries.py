@@ -259,7 +259,7 @@ class FlowQueries:
         """`last`: the lines of the records from number `first` on."""
         if not (self._kept and wanted.earliest):
             return last
-        kept = self._kept.flows(wanted.earliest, first)
+        kept = self._kept.flows(wanted.earliest, first, wanted.latest)
         lines = chain((flow_line(flow) for flow in kept if wanted.matches(flow)), last)
         return lines if limit is None else iter(deque(lines, maxlen=limit))
 

@@ -22,6 +22,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.compact import from_compact
 from ebpflb.observe.flows import queries
 from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.past_rates import PastRatesQueries
 from ebpflb.observe.http.query_socket import HttpQueryError, QueryServer, Route
 from ebpflb.web.server import HttpServer
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, port_name, service
@@ -120,7 +121,7 @@ def _routes(opened: Opened) -> Mapping[str, Route]:
     log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
     ask: queries.AskLoop = partial(_ask, changes)
     explaining = Explaining(Path("/sys/fs/bpf/ebpflb"), _no_maps, ask, log)
-    found = MapQueries(lambda: opened.maps, changes)
+    found = MapQueries(lambda: opened.maps, changes, PastRatesQueries(log, None, 1).answer)
     return {**queries.query_routes(changes, log), **explaining.routes, **found.routes}
 
 

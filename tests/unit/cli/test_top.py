@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ebpflb.agent.map_queries import MapQueries
 from ebpflb.cli import agent_client, main
 from ebpflb.cli import top as command
 from ebpflb.cli.render import text_lines
+from ebpflb.cli.tables import past as past_table
 from ebpflb.cli.tables.top import (
     bar,
     ordered,
@@ -18,14 +20,24 @@ from ebpflb.cli.tables.top import (
     rate,
     top_lines,
 )
+from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
+from ebpflb.model.changes import Changes
 from ebpflb.model.compact import from_compact
+from ebpflb.model.compact.past_rates import PastRates, RecordedTime, decode_past
 from ebpflb.model.compact.rates import PortRow, form_decoder, rates_decoder
 from ebpflb.model.flow import BackendRate, ServiceRate
+from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.past_rates import PastRatesQueries
+from ebpflb.observe.http.query_socket import QueryServer
+from tests.builders import NODE, endpoint, endpoint_slice, port_name
 from tests.memory_maps import memory_maps
+from tests.unit.agent.flows import SERVICE, pod_of, record, refused
 from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
+
+BEGIN, END = "2026-11-24T02:09:00.000000000Z", "2026-11-24T02:10:00.000000000Z"
 
 
 def service(name="web", **fields) -> ServiceRate:
@@ -296,3 +308,64 @@ def test_the_live_table_counts_again_until_q_is_pressed(maps, terminal, screen, 
     states = [" ".join(each.split()[:2]) for each in shown.text.split("\x1b[H")[2:]]
     assert states == ["counting, 0.1", "1 Service", "2 Service", "2 Service"]
     assert "\x1b[1;31m! default/empty" in pictures[-1]
+
+
+@pytest.fixture
+def agent(http_server, tmp_path):
+    """Its query socket; it has recorded connections of now."""
+    changes = Changes(NODE)
+    changes.set(endpoint_slice("web-1", endpoint("10.1.0.1", NODE, pod="default/web-a")))
+    named_maps = memory_maps({})
+    named_maps["lb_names"].update(SERVICE.to_bytes(4, "little"), pack_name(port_name()))
+    log = FlowLog(10, changes, lambda: named_maps, pod_of(changes))
+    log.accept([record(), record(), refused()])
+    past = PastRatesQueries(log, None, 1).answer
+    server = QueryServer(
+        http_server,
+        tmp_path / "agent.sock",
+        MapQueries(lambda: None, changes, past).routes,
+    )
+    server.start()
+    yield str(tmp_path / "agent.sock")
+    server.stop()
+
+
+def test_the_past_is_what_the_agent_tells_of_it(agent):
+    given = ("top", "--at", "0s", "--window", "1h", "--query-socket", agent)
+    head, _, web, pod = output_of(*given, "--backends").splitlines()
+    assert head.startswith("3 flow records from ")
+    assert "; how many are missing is not known without kept ones (flow-history-bytes)" in head
+    assert " ".join(web.split()) == "! default/web 0.0 - 0.0 0.1/1.1 - 0% - no endpoint"
+    assert " ".join(pod.split()) == "default/web-a:8080 0.0 - 0 0.1/1.1 - local"
+    found = json.loads(output_of(*given, "-o", "json"))
+    assert found["records"]["count"] == 3
+    assert found["services"][0]["connections"] == 2 / 3600
+    assert decode_past(from_compact(output_of(*given, "--compact"))).records.count == 3
+    assert json.loads(output_of(*given, "-o", "json", "--service", "shop/x"))["services"] == []
+
+
+def test_without_an_agent_there_is_no_past(tmp_path):
+    said = output_of("top", "--at", "10m", "--query-socket", str(tmp_path / "none"), status=1)
+    assert said.startswith(f"Error: no agent answers at {tmp_path / 'none'}")
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"count": 1234, "oldest": BEGIN}, ["1,234 flow records from X to Y"]),
+        ({"lost": 3, "oldest": BEGIN}, ["0 flow records from X to Y", "up to 3 are missing"]),
+        ({"sample": 0, "oldest": BEGIN}, ["0 flow", "only what was refused or dropped is"]),
+        ({"oldest": ""}, ["0 flow", "no records are kept"]),
+        ({"oldest": "2026-11-24T02:09:30.000000000Z"}, ["0 flow", "records begin at Z"]),
+    ],
+)
+def test_the_head_says_what_the_numbers_lack(known, told, monkeypatch, capsys):
+    times = {BEGIN: "X.000", END: "Y.000"}
+    monkeypatch.setattr(past_table, "local_time", lambda text: times.get(text, "Z.000"))
+    past = PastRates(RecordedTime(begin=BEGIN, end=END, **known), [])
+    given = {"sort": "name", "backends": False}
+    past_table.show_past(past, "", given, "table")
+    head, _ = capsys.readouterr().out.splitlines()
+    parts = head.split("; ")
+    assert len(parts) == len(told)
+    assert all(part.startswith(each) for part, each in zip(parts, told, strict=True))

@@ -7,6 +7,7 @@ import msgspec
 
 from ebpflb.model.compact import compact
 from ebpflb.model.compact.frontends import FrontendForm, FrontendName, FrontendRow, FrontendSettings
+from ebpflb.model.compact.past_rates import PastRates, RecordedTime, of_records
 from ebpflb.model.compact.rates import PortRow, port_row
 from ebpflb.model.connection import OpenConnection, connection_line
 from ebpflb.model.flow import FlowBackend, FlowClient, FlowFrontend, FlowService, ServiceRate
@@ -112,6 +113,13 @@ def port_rows(*services) -> list[PortRow]:
 
 def compact_top(*services):
     return compact(port_rows(*services))
+
+
+def compact_past(*services, **records):
+    """Of records; what they do not tell is left out."""
+    time = {"begin": "2026-11-24T02:09:00.000000000Z", "end": "2026-11-24T02:10:00.000000000Z"}
+    rates = [of_records(msgspec.convert(each, ServiceRate)) for each in services]
+    return compact(PastRates(RecordedTime(**{**time, "oldest": time["begin"], **records}), rates))
 
 
 def connection(port, *, age=10.0, removed=False, pod="default/curl"):

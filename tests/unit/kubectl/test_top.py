@@ -7,7 +7,7 @@ import pytest
 from ebpflb.cli import INTERRUPTED
 from ebpflb.model.compact import compact
 from tests.unit.cli.invoked import interrupt_after
-from tests.unit.kubectl.answers import backend, compact_top, service
+from tests.unit.kubectl.answers import backend, compact_past, compact_top, service
 
 
 @pytest.fixture
@@ -225,3 +225,78 @@ def test_it_counts_again_until_an_interrupt_without_a_pause(two, monkeypatch):
     )
     assert [each["connections"] for each in found] == [40, 10]
     assert pauses == [0, 0]
+
+
+@pytest.fixture
+def past(two):
+    busy = service(backend("10.1.0.1", 3.0, failed=3.0), troubles=["10.1.0.1 answers nobody"])
+    for node in "ab":
+        other = service(backend("10.1.0.9", 1.0), name=f"only-{node}")
+        told = {"count": 100, "lost": 7, "sample": 10}
+        two.say(node, "top --compact --at=", compact_past(busy, other, **told))
+    return two
+
+
+def test_of_the_past_agents_are_asked_for_the_same_time(past):
+    past.run("top", "--at", "2026-11-24T03:10Z", "--window", "5m")
+    for argv in past.objects.executed:
+        assert argv[4:] == [
+            *("ebpflb", "top", "--compact", "--at=2026-11-24T03:10:00.000000000Z"),
+            *("--window=300", "--namespace=default"),
+        ]
+    past.run("top", "-A", "--at", "10m")
+    assert {each[7] for each in past.objects.executed[-2:]} == {past.objects.executed[-1][7]}
+
+
+def test_of_the_past_numbers_are_added_up_and_unknown_ones_are_lines(past):
+    head, _, *rows = past.run("top", "--at", "2026-11-24T03:10Z").stdout.splitlines()
+    told, missing, sample = head.split("; ")
+    assert told.startswith("200 flow records from Nov 2")
+    assert missing == "up to 14 are missing (flow-rate, or not kept)"
+    assert sample == "one flow in 10 is recorded (flow-sample)"
+    assert [" ".join(row.split()) for row in rows] == [
+        "! default/web:http 6.0 - 6.0 2.0/2.0 - - - 10.1.0.1 answers nobody",
+        "default/only-a:http 1.0 - 3.0 1.0/1.0 - - - -",
+        "default/only-b:http 1.0 - 3.0 1.0/1.0 - - - -",
+    ]
+
+
+def test_of_the_past_json_has_what_it_was_made_of_and_lines_are_services(past):
+    given = ("top", "--at", "2026-11-24T03:10Z", "--window", "2m", "--service", "web")
+    found = json.loads(past.run(*given, "-o", "json").stdout)
+    assert found["records"] == {
+        "begin": "2026-11-24T03:08:00.000000000Z",
+        "end": "2026-11-24T03:10:00.000000000Z",
+        "count": 200,
+        "lost": 14,
+        "sample": 10,
+        "oldest": "2026-11-24T02:09:00.000000000Z",
+    }
+    (web,) = found["services"]
+    assert (web["active"], web["endpoints"], web["largest_share"]) == (None, None, None)
+    assert (web["backends"][0]["active"], web["backends"][0]["share"]) == (None, None)
+    (line,) = past.run(*given, "-o", "jsonl").stdout.splitlines()
+    assert json.loads(line) == web
+
+
+def test_an_agent_that_knows_no_past_is_named(past):
+    past.fail("b", "top --compact --at=", "Error: No such option: --at", status=2)
+    done = past.run("top", "--at", "10m", status=1)
+    assert done.stderr == "b: an agent of another version: No such option: --at\n"
+    assert done.stdout.startswith("100 flow records")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--window", "5m"], "--window needs --at"),
+        (["--at", "10m", "--watch"], "--watch does not work with --at"),
+        (["--at", "noon"], "want a time, as in 03:10 or 2026-11-24T03:10, or how long ago"),
+        (["--at", "10m", "--window", "25h"], "want from 1s to 24h"),
+    ],
+)
+def test_options_that_make_no_sense_together_are_one_line(past, words, why):
+    done = past.run("top", *words, status=2)
+    assert why in done.output
+    assert len(done.output.splitlines()) == 1
+    assert not past.objects.executed

@@ -15,11 +15,13 @@ from ebpflb.model.flow import (
     FlowBackend,
     FlowClient,
     FlowFrontend,
+    FlowTime,
     FollowedNode,
     LostFlows,
     flow_line,
     frontend_type,
     read_flow,
+    read_flow_time,
     read_watch_line,
     verdict_of,
     watch_line,
@@ -154,6 +156,16 @@ def test_no_field_may_be_anything(value: object):
 def test_a_line_that_is_no_flow(line: str | bytes):
     with pytest.raises(JsonError):
         read_flow(line)
+
+
+def test_the_times_of_a_line_are_read_without_the_rest():
+    made = flow()
+    assert read_flow_time(flow_line(made)) == FlowTime(time=made.time)
+    lost = LostFlows(lost=1, since=made.time, time=made.time)
+    assert read_flow_time(flow_line(lost)) == FlowTime(time=made.time, since=made.time)
+    for line in ("", "[]", '{"time": 1}', '{"x":' + "[" * 100_000):
+        with pytest.raises(JsonError):
+            read_flow_time(line)
 
 
 @given(st.text())

@@ -10,6 +10,7 @@ from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.kubectl.answers import (
     backend,
+    compact_past,
     compact_services,
     compact_top,
     flow,
@@ -44,6 +45,8 @@ def talk(agent: RemoteAgent, question: AgentQuestion) -> AgentAnswer:
         f"Error: [{own}]:9 and {own_ipv6} know no 'bank/{VAULT}' (of bank/{TELLER})",
     )
     complaint = hint[agent.node == "b"]
+    if "at" in question.options:
+        return AgentAnswer(agent, 1, _past(), complaint)
     return AgentAnswer(agent, 1, say[question.command](agent), complaint)
 
 
@@ -108,6 +111,14 @@ def _services(_: RemoteAgent) -> str:
 
 
 def _top(_: RemoteAgent) -> str:
+    return str(compact_top(*_rates()))
+
+
+def _past() -> str:
+    return str(compact_past(*_rates()))
+
+
+def _rates() -> list[dict[str, Any]]:
     own = NODES["b"][0]
     troubles = [f"bank/{TELLER} fails", f"{own} fails"]
     backends = [
@@ -115,11 +126,10 @@ def _top(_: RemoteAgent) -> str:
         backend(own, 1.0),
         backend(SHOP_IP, 1.0, pod="shop/curl"),
     ]
-    rows = [
+    return [
         service(*backends, namespace="shop", troubles=troubles),
         service(*backends, namespace="bank", name=VAULT),
     ]
-    return str(compact_top(*rows))
 
 
 def _explained(agent: RemoteAgent, source: str, target: str) -> AgentAnswer:

@@ -30,6 +30,20 @@ def questions(relayed):
         ),
         ("rates", AgentQuestion("top", {"interval": "2", "namespace": "shop"})),
         ("rates?interval=500ms", AgentQuestion("top", {"interval": "0.5", "namespace": "shop"})),
+        (
+            "rates?at=2026-11-24T03:10%2B01:00",
+            AgentQuestion(
+                "top",
+                {"at": "2026-11-24T02:10:00.000000000Z", "window": "60", "namespace": "shop"},
+            ),
+        ),
+        (
+            "rates?at=2026-11-24T03:10:00.5Z&window=5m",
+            AgentQuestion(
+                "top",
+                {"at": "2026-11-24T03:10:00.500000000Z", "window": "300", "namespace": "shop"},
+            ),
+        ),
         ("flows", AgentQuestion("flows", {"limit": "20001", "services-of": "shop"})),
         (
             "flows?limit=5&since=1m&until=5s&verdict=failed&event=end&service=shop/web&to=FD00:0::7",
@@ -90,6 +104,8 @@ def test_addresses_are_asked_for_as_agents_write_them(relayed):
         ("rates?interval=x", "interval: 'x': want a duration from 0, as in 30s, 1m30s or 500ms"),
         ("rates?interval=0", "interval: want up to 10 seconds"),
         ("rates?interval=10.1", "interval: want up to 10 seconds"),
+        ("rates?at=noon", "at: 'noon': want a time, as in 03:10 or 2026-11-24T03:10, or how long"),
+        ("rates?at=1m&window=25h", "window: '25h': want from 1s to 24h"),
         ("flows?limit=20001", "limit: '20001': want a number from 0 to 20000"),
         ("flows?limit=1e3", "limit: '1e3': want a number from 0 to 20000"),
         ("flows?limit=-1", "limit: '-1': want a number from 0 to 20000"),
@@ -151,6 +167,17 @@ def _untyped(value):
     if isinstance(value, list | tuple):
         return [_untyped(each) for each in value]
     return str(value) if isinstance(value, str) else value
+
+
+def test_of_the_past_there_is_one_item_with_what_it_was_made_of(relayed):
+    (found,) = relayed.found("namespaces/shop/rates?at=2026-11-24T03:10Z")["items"]
+    assert found["records"]["end"] == "2026-11-24T03:10:00.000000000Z"
+    (web,) = found["services"]
+    assert (web["service"], web["connections"], web["active"]) == ("web", 6.0, None)
+    pods = ["a node", "another namespace", "another namespace"]
+    assert sorted(each["pod"] for each in web["backends"]) == pods
+    (every,) = relayed.found("rates?at=2026-11-24T03:10Z", ADMIN)["items"]
+    assert len(every["services"]) == 2
 
 
 def test_the_last_flows_of_all_nodes_are_in_order_and_have_their_node(relayed):

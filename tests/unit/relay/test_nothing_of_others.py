@@ -52,7 +52,12 @@ SERVICES = st.sampled_from(["web", "shop/web", *SERVICES_OF_BANK, "/", "shop/", 
 NODE = st.sampled_from(["a", "b", "a,b", "c", ""])
 FILTERS = {
     FRONTENDS: {"service": SERVICES, "node": NODE},
-    RATES: {"interval": st.sampled_from(["0.1", "11", "x"]), "node": NODE},
+    RATES: {
+        "interval": st.sampled_from(["0.1", "11", "x"]),
+        "at": st.sampled_from(["2026-11-24T03:10Z", "x"]),
+        "window": st.sampled_from(["5m", "x"]),
+        "node": NODE,
+    },
     FLOWS: {
         "from": ENDS,
         "to": ENDS,
@@ -108,7 +113,9 @@ def nothing_like(text):
     return text
 
 
-@pytest.mark.parametrize("resource", [FRONTENDS, RATES, FLOWS, CONNECTIONS])
+@pytest.mark.parametrize(
+    "resource", [FRONTENDS, RATES, f"{RATES}?at=2026-11-24T03:10Z", FLOWS, CONNECTIONS]
+)
 def test_what_is_of_the_namespace_is_shown(relayed, resource):
     found = relayed.found(f"namespaces/shop/{resource}")
     assert found["items"]

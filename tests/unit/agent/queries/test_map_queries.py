@@ -26,6 +26,7 @@ from ebpflb.model.compact.frontends import form_decoder, rows_decoder
 from ebpflb.model.compact.rates import rates_decoder
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.flows.past_rates import PastRatesQueries
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import HttpQueryError, Query
 from ebpflb.web.answers import Answer
@@ -47,8 +48,9 @@ class Node:
         self.opened = opened
         self.maps = opened.maps
         self.changes = Changes(NODE)
-        self.map_queries = MapQueries(lambda: self.maps, self.changes)
         self.log = FlowLog(1, self.changes, lambda: self.maps, pod_of(self.changes))
+        past = PastRatesQueries(self.log, None, 1)
+        self.map_queries = MapQueries(lambda: self.maps, self.changes, past.answer)
         self.now = 0.0
 
     def names(self) -> object:
@@ -305,7 +307,7 @@ def test_there_is_nothing_below(node, path):
 
 @pytest.mark.parametrize("path", ["/v1/services", "/v1/top", "/v1/connections"])
 def test_nothing_is_answered_before_there_are_maps(opened, path):
-    early = MapQueries(lambda: None, Changes(NODE))
+    early = MapQueries(lambda: None, Changes(NODE), lambda _: Answer(b""))
     with pytest.raises(HttpQueryError, match=r"^the agent has no maps yet: try again$") as raised:
         early.routes[path](Query((), {}))
     assert raised.value.status == 503

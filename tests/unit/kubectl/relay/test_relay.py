@@ -13,6 +13,7 @@ from ebpflb.kubectl.cluster import Cluster
 from ebpflb.kubectl.execution import PodExecutor
 from ebpflb.kubectl.live.sight import Sight
 from ebpflb.kubectl.relay import Relay
+from ebpflb.model.compact import from_compact
 from ebpflb.words.observe import (
     CONNECTIONS,
     EXPLANATIONS,
@@ -24,7 +25,7 @@ from ebpflb.words.observe import (
 from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.cli.invoked import interrupt_after
-from tests.unit.kubectl.answers import backend, flow, service
+from tests.unit.kubectl.answers import backend, compact_past, flow, service
 from tests.unit.kubectl.api_server import DAEMON_SETS
 from tests.unit.kubectl.relay.fake_relay import COMMANDS, DEFAULT, by_exec, by_relay
 
@@ -141,6 +142,22 @@ def test_by_exec_it_is_not_asked(three, relay):
     relay.say(FLOWS, [])
     assert len(three.run("flows", "--via", "exec").stdout.splitlines()) == 6
     assert not relay.asked()
+
+
+def test_the_past_is_one_item_of_it(three, relay):
+    past = json.loads(from_compact(compact_past(service(backend("10.1.0.1", 3.0)), count=5)))
+    relay.say(RATES, [past], "namespaces/shop/")
+    given = ("top", "-n", "shop", "--at", "2026-11-24T03:10Z")
+    assert json.loads(three.run(*given, "-o", "json").stdout) == past
+    parameters = {"at": "2026-11-24T03:10:00.000000000Z", "window": "60"}
+    assert relay.asked() == [("namespaces/shop/rates", parameters)]
+
+
+@pytest.mark.parametrize("items", [[], [{}, {}], [{"services": []}], ["x"]])
+def test_of_the_past_anything_else_cannot_be_read(three, relay, items):
+    relay.say(RATES, items)
+    done = three.run("top", "--at", "10m", "--via", "relay", status=1)
+    assert "the relay answers what this version cannot read" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["status"], ["doctor"], ["sysdump"]])

@@ -8,6 +8,7 @@ from errno import ENOSPC
 
 import pytest
 
+from ebpflb.model.flow import LostFlows, read_flow
 from ebpflb.observe.flows import export
 from ebpflb.observe.flows.export import FlowExport, RotatedFile, StandardOutput, sink_for
 from ebpflb.observe.flows.history import FlowHistory
@@ -33,6 +34,12 @@ def line(at, record):
 def exporting(sink, size=100):
     history: FlowHistory[str] = FlowHistory(size)
     return history, FlowExport(history, line, sink, "there")
+
+
+def lost_in(told):
+    found = read_flow(told)
+    assert isinstance(found, LostFlows)
+    return found.lost
 
 
 def contents(path):
@@ -135,7 +142,8 @@ def test_a_full_disk_is_one_line_and_what_it_cost_is_counted(caplog):
     sink.room = True
     history.add(["d"])
     export.export(0)
-    assert (export.lost, sink.lines) == (3, [b"3 d\n"])
+    told, *lines = sink.lines
+    assert (export.lost, lost_in(told), lines) == (3, 3, [b"3 d\n"])
     assert caplog.records[-1].message == "exporting flow records again"
 
 
@@ -145,8 +153,28 @@ def test_what_was_overwritten_before_is_reported_and_counted():
     history, export = exporting(sink, size=2)
     history.add(list("abcde"))
     export.export(0)
-    assert sink.lines == [b'{"lost":3}\n', b"3 d\n", b"4 e\n"]
+    told, *lines = sink.lines
+    assert (lost_in(told), lines) == (3, [b"3 d\n", b"4 e\n"])
     assert export.lost == 3
+
+
+def test_what_never_reached_the_history_is_told_with_the_time_in_between():
+    sink, history, lost = Full(), FlowHistory[str](9), iter([2, 1, 0, 0])
+    export = FlowExport(history, line, sink, "there", lambda: next(lost))
+    export.export(0)
+    sink.room = True
+    export.export(0)
+    history.add(["a"])
+    export.export(0)
+    told, *lines = sink.lines
+    assert (lost_in(told), lines, export.lost) == (3, [b"0 a\n"], 0)
+    found = read_flow(told)
+    assert isinstance(found, LostFlows)
+    assert found.since < found.time
+    sink.room = False
+    history.add(["b"])
+    export.export(0)
+    assert export.lost == 1
 
 
 def test_a_disk_that_hangs_keeps_nobody_waiting():

@@ -70,6 +70,22 @@ def test_only_what_is_new_enough(directory: Path, clock: Clock):
     kept = KeptFlows(directory, 1 << 20, clock)
     kept.write([line(0, 10), line(1, 30), line(2, 20)])
     assert numbers(kept, "2020-01-15T08:00:20") == [1, 2]
+    assert [each.seq for each in kept.flows("", ALL, "2020-01-15T08:00:20.0Z")] == [0, 2]
+
+
+def test_what_is_missing_is_found_by_the_time_in_between(directory: Path, clock: Clock):
+    def moment(second: int) -> str:
+        return f"2020-01-15T08:00:{second:02}.000000000Z"
+
+    kept = KeptFlows(directory, 1 << 20, clock)
+    lost = LostFlows(lost=3, since=moment(10), time=moment(30))
+    kept.write([flow_line(lost), line(0, 20), flow_line(LostFlows(lost=9)), line(1, 40)])
+    found = [*kept.records(moment(15), ALL, moment(25))]
+    assert found[0] == lost
+    assert len(found) == 2
+    assert lost in [*kept.records(moment(25), 0)]
+    assert lost not in [*kept.records(moment(31), ALL)]
+    assert lost not in [*kept.records("", ALL, moment(9))]
 
 
 def test_of_this_run_only_what_is_not_in_memory_any_more(directory: Path, clock: Clock):

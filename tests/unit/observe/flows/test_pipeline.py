@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+from sys import byteorder
 from typing import Any
 
 import pytest
 
+from ebpflb.dataplane.layout.enums import FlowLost
 from ebpflb.errors import MapError
 from ebpflb.observe.flows import pipeline
-from ebpflb.observe.flows.pipeline import RingReader
+from ebpflb.observe.flows.pipeline import LostInKernel, RingReader
 from tests.memory_maps import memory_maps
 from tests.unit.observe.flows.ring import Ring
+
+RATE_LIMIT = FlowLost.LB_LOST_RATE.to_bytes(4, byteorder)
 
 
 def reading(*batches: object) -> Any:
@@ -97,3 +101,30 @@ def test_the_thread_ends_on_request():
     reader.start()
     reader.stop()
     assert not reader._thread.is_alive()
+
+
+def test_records_that_the_kernel_could_not_write_are_told_once():
+    maps = memory_maps()
+    now: list[Any] = [None]
+    lost = LostInKernel(lambda: now[0])
+
+    def count_lost(number):
+        maps["lb_flow_lost"].update(RATE_LIMIT, number.to_bytes(8, byteorder).ljust(16, b"\0"))
+
+    assert lost.since_last() == 0
+    now[0] = maps
+    count_lost(5)
+    assert lost.since_last() == 0
+    count_lost(7)
+    assert [lost.since_last(), lost.since_last()] == [2, 0]
+    # A new set of maps counts from 0 again.
+    count_lost(3)
+    assert lost.since_last() == 3
+
+
+def test_counters_that_cannot_be_read_tell_nothing(monkeypatch):
+    def fail(_):
+        raise MapError("lb_flow_lost", "reading", 9)
+
+    monkeypatch.setattr(pipeline, "read_lost", fail)
+    assert LostInKernel(memory_maps).since_last() == 0
