@@ -14,7 +14,6 @@ from ebpflb.cli.agent_client import query_socket as socket_path
 from ebpflb.cli.agent_client import query_socket_option, stream
 from ebpflb.cli.explain_words import address_or_pod
 from ebpflb.cli.options import (
-    Output,
     checked,
     full_name,
     listed,
@@ -28,7 +27,7 @@ from ebpflb.cli.options import (
 from ebpflb.cli.render import emit, has_colours, local_time, terminal_width
 from ebpflb.cli.table import Column, TextTable, size
 from ebpflb.config.values import is_ip, socket_address
-from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow
+from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, read_flow, time_of_id
 from ebpflb.words.connections import (
     DROPPED,
     FAILED,
@@ -115,6 +114,7 @@ COLUMNS: Sequence[Column[Flow]] = (
     Column("TOOK", lambda flow: _took(flow.seconds), width=6),
     Column("RTT", lambda flow: time_of(flow.rtt_seconds), width=6),
     Column("WHY", _why),
+    Column("ID", lambda flow: flow.id, wide=True),
 )
 _VERDICT = "VERDICT"
 _LABELS = {"SERVICE": "-> ", "BACKEND": "-> ", "RTT": "rtt "}
@@ -131,7 +131,7 @@ def flow_table(
         (each if isinstance(each, Flow) else _missing(each, nodes=nodes) for each in flows),
         style=lambda flow: {"fg": _COLOURS.get(flow.verdict)} if colour else {},
         styled=_VERDICT,
-        block=partial(_block, [each.title for each in columns]),
+        block=partial(_block, [each.title for each in columns if not each.wide]),
     )
 
 
@@ -176,6 +176,12 @@ filter_options = options(
     ),
     words_option("--verdict", VERDICTS, f"Any of: {', '.join(VERDICTS)} (see below)."),
     words_option("--event", FLOW_EVENTS, f"Any of: {', '.join(FLOW_EVENTS)}."),
+    click.option(
+        "--id",
+        metavar="ID",
+        callback=checked(time_of_id),
+        help="Only show the flow with this id, which -o wide shows.",
+    ),
     click.option("--last", type=click.IntRange(0), metavar="N", help="Only show the last N flows."),
     moment_option(
         "--since",
@@ -208,6 +214,7 @@ Examples:
   ebpflb flows --follow --verdict failed,refused,dropped
   ebpflb flows --service default/web --since 5m
   ebpflb flows --since 03:00 --until 03:20 --verdict failed
+  ebpflb flows --id 187a3f21c6d0e2b4-1f3 -o json
   ebpflb flows -n shop --from curl --to 10.96.0.10 --last 100
   ebpflb flows --follow -o jsonl | jq 'select(.rtt_seconds > 0.1)'
 """
@@ -225,14 +232,15 @@ def flows(query_socket: str | None, **given: Any) -> None:
         for line in lines:
             click.echo(line, nl=False)
     else:
-        show(map(read_flow, lines), given["output"], follow=given["follow"])
+        show(map(read_flow, lines), given)
 
 
 def check_output(given: Mapping[str, Any]) -> None:
     """Raise UsageError for what --follow does not go with."""
     output = given["output"]
-    if given["follow"] and given["until"]:
-        raise click.UsageError("--until does not work with --follow")
+    for name in ("until", "id"):
+        if given["follow"] and given[name]:
+            raise click.UsageError(f"--{name} does not work with --follow")
     if given["follow"] and output in ("json", "yaml"):
         raise click.UsageError(f"-o {output} does not work with --follow: use -o jsonl")
 
@@ -245,7 +253,7 @@ def parameters(given: Mapping[str, Any], home: str = "") -> dict[str, str]:
         limit = 0 if given["follow"] else _LAST
     wanted = {
         "namespace": namespace,
-        **{name: given[name] for name in ("verdict", "event", "since", "until", "service")},
+        **{name: given[name] for name in ("verdict", "event", "id", "since", "until", "service")},
         "from": given["source"],
         "to": given["target"],
         "limit": "" if limit is None else str(limit),
@@ -258,17 +266,22 @@ def parameters(given: Mapping[str, Any], home: str = "") -> dict[str, str]:
 
 
 def show(
-    flows: Iterator[Flow | LostFlows], output: Output, *, follow: bool, nodes: bool = False
+    flows: Iterator[Flow | LostFlows], given: Mapping[str, Any], *, nodes: bool = False
 ) -> None:
-    """Print flows. `nodes`: see flow_table()."""
+    """Print flows. `given`: the options. `nodes`: see flow_table()."""
+    output = given["output"]
+    first = next(flows, None)
+    if given["id"] and first is None:
+        click.echo("no record of the last 24 hours here has this id", err=True)
+    flows = chain([first] if first else [], flows)
     if output == "jsonl":
         for flow in flows:
             click.echo(flow_line(flow).decode(), nl=False)
     elif output in ("json", "yaml"):
         emit([to_builtins(flow) for flow in flows], output, lambda: ())
-    elif first := next(flows, None):
+    elif first:
         # The titles come with the first one.
-        every = chain([first], flows)
-        table = flow_table(every, nodes=nodes, colour=has_colours())
-        for line in table.lines(terminal_width(output), grows=follow):
+        table = flow_table(flows, nodes=nodes, colour=has_colours())
+        is_wide, width = output == "wide", terminal_width(output)
+        for line in table.lines(width, is_wide=is_wide, grows=given["follow"]):
             click.echo(line, color=has_colours())

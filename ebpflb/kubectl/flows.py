@@ -60,7 +60,7 @@ def flows(cluster: Cluster, **given: Any) -> None:
         found = _followed(cluster, wanted)
     else:
         found = last_flows(cluster, wanted, wanted.get("namespace", ""))
-    show(found, given["output"], follow=follows, nodes=True)
+    show(found, given, nodes=True)
 
 
 def last_flows(

@@ -29,7 +29,7 @@ Document = Mapping[str, Any]
 _PARAMETERS = {
     FRONTENDS: ("service",),
     RATES: ("interval", "at", "window"),
-    FLOWS: ("limit", "since", "until", "service", "from", "to", "verdict", "event"),
+    FLOWS: ("limit", "since", "until", "service", "from", "to", "verdict", "event", "id"),
     CONNECTIONS: ("service", "from", "older", "backend-gone"),
     EXPLANATIONS: ("from", "to", "at"),
 }
@@ -98,7 +98,7 @@ def list_request(target: str) -> ListRequest | None:
     is_watch = given.pop("watch", "") not in _FALSE
     if is_watch and resource != FLOWS:
         raise ApiError(HTTPStatus.METHOD_NOT_ALLOWED, f"{resource} cannot be watched")
-    if is_watch and (wrong := given.keys() & {"limit", "since", "until"}):
+    if is_watch and (wrong := given.keys() & {"limit", "since", "until", "id"}):
         raise ApiError(HTTPStatus.BAD_REQUEST, f"{min(wrong)}: a watch begins now, and has no end")
     return ListRequest(resource, namespace, given, nodes, is_watch)
 

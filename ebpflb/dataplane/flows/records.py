@@ -38,6 +38,7 @@ from ebpflb.model.flow import (
     FlowFrontend,
     FlowService,
     Policy,
+    flow_id,
     frontend_type,
     verdict_of,
 )
@@ -193,6 +194,7 @@ def decode(number: int, stored: StoredFlow, node: str) -> Flow:
         rtt_seconds=found.rtt / _MICROSECONDS if found.rtt else None,
         retransmits=found.retransmits if is_counted and at_socket else None,
         seq=number,
+        id=flow_id(stored.time, number),
     )
 
 

@@ -20,7 +20,7 @@ from ebpflb.dataplane.flows.records import StoredFlow
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Address, format_address, parse_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line
+from ebpflb.model.flow import Flow, FlowClient, LostFlows, flow_line, time_of_id
 from ebpflb.model.pod import names_by_address
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.flows.flow_log import FlowLog
@@ -39,7 +39,7 @@ from ebpflb.words.connections import FLOW_EVENTS, VERDICTS
 
 PARAMETERS = (
     *("limit", "follow", "since", "until", "namespace"),
-    *("service", "services-of", "from", "to", "verdict", "event"),
+    *("service", "services-of", "from", "to", "verdict", "event", "id"),
 )
 
 
@@ -70,6 +70,7 @@ class FlowFilter:
     target: EndFilter | None = None
     verdicts: Collection[str] | None = None
     events: Collection[str] | None = None
+    id: str | None = None
     earliest: str = ""
     latest: str = ""
 
@@ -77,6 +78,7 @@ class FlowFilter:
         return (
             flow.time >= self.earliest
             and (not self.latest or flow.time <= self.latest)
+            and self.id in (None, flow.id)
             and _is_one(flow.event, self.events)
             and _is_one(flow.verdict, self.verdicts)
             and (self.client is None or _matches(self.client, flow.client))
@@ -110,6 +112,8 @@ def parse_filter(
             raise HttpQueryError(f"unknown parameter {name!r}{nearest(name, PARAMETERS)}")
     given = {name: value for name, value in parameters.items() if value}
     since, until = (parsed(name, given, partial(moment, now=now)) for name in ("since", "until"))
+    if "id" in given:
+        since = until = parsed("id", given, time_of_id)
     return FlowFilter(
         namespace=given.get("namespace"),
         services_of=given.get("services-of"),
@@ -118,6 +122,7 @@ def parse_filter(
         target=end(given["to"]) if "to" in given else None,
         verdicts=parsed("verdict", given, SomeOf(VERDICTS)),
         events=parsed("event", given, SomeOf(FLOW_EVENTS)),
+        id=given.get("id"),
         earliest=_time(since),
         latest=_time(until),
     )
@@ -237,7 +242,7 @@ class FlowQueries:
         if query.path:
             raise HttpQueryError("/v1/flows has nothing below it", HTTPStatus.NOT_FOUND)
         given = query.parameters
-        older = self._kept if given.get("since") else None
+        older = self._kept if given.get("since") or given.get("id") else None
         service, end = partial(self._service, older), partial(self._end, older)
         wanted = parse_filter(given, service, end, time.time_ns())
         limit = parsed("limit", given, Number(0, _MOST))

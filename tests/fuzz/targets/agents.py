@@ -92,7 +92,7 @@ _COMMANDS = [
     Asked(
         top.top,
         {"watch": False, "service": None, "every": False, "backends": True}
-        | {"interval": 1.0, "sort": "connections", **_EVERY},
+        | {"interval": 1.0, "sort": "connections", "at": None, "window": None, **_EVERY},
         {"top": msgspec.json.encode(answers.port_rows(*_RATES)).decode()},
         lambda shown: any(
             (each["service"], each["namespace"]) == ("web", "default") for each in shown
@@ -101,7 +101,8 @@ _COMMANDS = [
     Asked(
         flows.flows,
         {"follow": False, "last": None, **_EVERY}
-        | dict.fromkeys(("service", "source", "target", "verdict", "event", "since", "until")),
+        | dict.fromkeys(("service", "source", "target", "verdict", "event", "id"))
+        | dict.fromkeys(("since", "until")),
         {"flows": answers.lines(answers.flow(1), answers.flow(2))},
         lambda shown: sum(each["node"] == "a" for each in shown) == 2,
     ),

@@ -206,6 +206,7 @@ def test_a_name_that_nobody_has_is_one_line(run, server, arguments, text):
         ("--verdict", "denied", "unknown value 'denied'"),
         ("--verdict", ",", "unknown value ''"),
         ("--event", "end,ends", "unknown value 'ends' (did you mean end?)"),
+        ("--id", "7", "want the id of a flow, as in the last column of `ebpflb flows -o wide`"),
         ("--since", "soon", "want a time, as in 03:10"),
         ("--from", "10.0.0.300", "'10.0.0.300': want an address or"),
         ("--to", "fd00::x", "'fd00::x': want an address or"),
@@ -217,6 +218,16 @@ def test_what_cannot_be_meant_is_a_usage_error(option, value, text):
         done = CliRunner().invoke(program, ["flows", option, value])
         assert done.exit_code == 2
         assert done.output.startswith(f"Error: Invalid value for '{option}': {text}")
+
+
+def test_an_id_is_shown_in_wide_tables_and_found_again(run, some):
+    header, first, _ = run("-o", "wide").splitlines()
+    assert header.split()[-1] == "ID"
+    (found,) = json.loads(run("--id", first.split()[-1], "-o", "json"))
+    assert (found["seq"], found["id"]) == (0, first.split()[-1])
+    assert found["id"] not in run()
+    assert run("--id", "1-1") == "no record of the last 24 hours here has this id\n"
+    assert "--id does not work with --follow" in run("--id", "1-1", "--follow", status=2)
 
 
 def test_an_array_has_an_end(run):

@@ -54,6 +54,14 @@ def test_agents_understand_what_they_are_asked(two):
     assert (understood["last"], understood["since"]) == (7, "5m")
 
 
+def test_all_nodes_are_asked_for_an_id(two):
+    two.run("flows", "-A", "--id", "18-1")
+    assert [each[-2:] for each in two.objects.executed] == [["--id=18-1", "--last=20"]] * 2
+    for node in "ab":
+        two.say(node, "flows", "")
+    assert two.run("flows", "--id", "18-1").stderr.startswith("no record of the last 24 hours")
+
+
 def test_local_time_is_that_of_who_asks_and_agents_get_utc(two, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()

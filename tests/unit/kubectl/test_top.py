@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ebpflb.cli import INTERRUPTED
-from ebpflb.model.compact import compact
+from ebpflb.model.compact import compact, packed
 from tests.unit.cli.invoked import interrupt_after
 from tests.unit.kubectl.answers import backend, compact_past, compact_top, service
 
@@ -283,6 +283,21 @@ def test_an_agent_that_knows_no_past_is_named(past):
     past.fail("b", "top --compact --at=", "Error: No such option: --at", status=2)
     done = past.run("top", "--at", "10m", status=1)
     assert done.stderr == "b: an agent of another version: No such option: --at\n"
+    assert done.stdout.startswith("100 flow records")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[]", "{}", "nonsense", '{"records":{"begin":"a","end":"b"},"services":[{}]}'),
+        '{"records":{"begin":"a","end":"b","count":-1},"services":[]}',
+        json.dumps({"records": {"begin": "a", "end": "b"}, "services": [service(active=-1)]}),
+    ],
+)
+def test_what_an_odd_agent_tells_of_the_past_costs_no_others(past, content):
+    past.say("b", "top --compact --at=", packed(content.encode()))
+    done = past.run("top", "--at", "10m", status=1)
+    assert done.stderr.startswith("b: an answer that this version cannot read")
     assert done.stdout.startswith("100 flow records")
 
 

@@ -18,11 +18,13 @@ from ebpflb.model.flow import (
     FlowTime,
     FollowedNode,
     LostFlows,
+    flow_id,
     flow_line,
     frontend_type,
     read_flow,
     read_flow_time,
     read_watch_line,
+    time_of_id,
     verdict_of,
     watch_line,
 )
@@ -116,6 +118,7 @@ FULL = {
     **{name: {"original": 1, "reply": 2} for name in ("bytes", "packets")},
     **dict.fromkeys(("seconds", "rtt_seconds"), 0.5),
     "retransmits": 1,
+    "id": "18ead8183fe69d15-1f3",
 }
 PLACES = [
     *((name,) for name in FULL),
@@ -156,6 +159,20 @@ def test_no_field_may_be_anything(value: object):
 def test_a_line_that_is_no_flow(line: str | bytes):
     with pytest.raises(JsonError):
         read_flow(line)
+
+
+def test_the_id_of_a_flow_has_its_time():
+    named = flow_id(1_795_485_000_123_456_789, 499)
+    assert named == "18ead8183fe69d15-1f3"
+    assert time_of_id(named) == 1_795_485_000_123_456_789
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1f3", "-1", "1-", "x-1", "1-g", "A-1", "1-1-1", "1" * 17 + "-1"]
+)
+def test_anything_else_is_no_id(text):
+    with pytest.raises(ValueError, match="want the id of a flow"):
+        time_of_id(text)
 
 
 def test_the_times_of_a_line_are_read_without_the_rest():

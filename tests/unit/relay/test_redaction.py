@@ -279,7 +279,7 @@ _OF_BOTH = {
 }
 TOLD: dict[type, set[str]] = {
     Flow: _OF_BOTH
-    | {"time", "event", "verdict", "reason", "ended", "family", "source", "seconds", "seq"}
+    | {"time", "event", "verdict", "reason", "ended", "family", "source", "seconds", "seq", "id"}
     | {"policy.internal", "policy.external", "policy.affinity_timeout", "rtt_seconds"}
     | {"packets.original", "packets.reply", "snat", "hairpin"},
     OpenConnection: _OF_BOTH | {"state", "removed", "age", "idle"},

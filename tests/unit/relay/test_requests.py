@@ -80,6 +80,7 @@ def test_what_is_no_list(target):
         ),
         ("namespace=bank", 400, "unknown parameter 'namespace'"),
         ("watch=1&since=5m&limit=5", 400, "limit: a watch begins now, and has no end"),
+        ("watch=1&id=18-1", 400, "id: a watch begins now, and has no end"),
         ("follow=x", 400, "unknown parameter 'follow'"),
     ],
 )

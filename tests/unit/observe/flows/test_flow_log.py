@@ -5,12 +5,13 @@ from datetime import datetime
 
 import pytest
 
+from ebpflb.config.moment import rfc3339_ns
 from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr
 from ebpflb.errors import MapError
 from ebpflb.model.changes import Changes, key_of
-from ebpflb.model.flow import Flow, read_flow
+from ebpflb.model.flow import Flow, read_flow, time_of_id
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from tests.builders import (
@@ -62,7 +63,10 @@ def test_a_connection_is_shown_with_all_names(log):
     flow = told(log, record())
     backend = {"address": "10.1.0.1", "port": 8080, "pod": "default/web-a"}
     backend.update(node=OTHER_NODE, zone="z1", local=False)
-    assert flow.pop("time").startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
+    when = flow.pop("time")
+    assert when.startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
+    named = flow.pop("id")
+    assert (rfc3339_ns(time_of_id(named)), named[-2:]) == (when, "-3")
     assert flow == {
         "event": "end",
         "verdict": "forwarded",

@@ -102,6 +102,7 @@ def test_filters(queries, some, parameters, found):
         ({"verdict": "drops"}, "verdict: 'drops': unknown value 'drops' (did you mean dropped?)"),
         ({"event": "end,ends"}, "event: 'end,ends': unknown value 'ends' (did you mean end?)"),
         ({"since": "yesterday"}, "since: 'yesterday': want a time, as in 03:10"),
+        ({"id": "7"}, "id: '7': want the id of a flow, as in the last column of"),
         ({"limit": "-1"}, "limit: '-1': want a number from 0"),
         ({"follow": "maybe"}, "follow: 'maybe': want true or false"),
         ({"services": "default/web"}, "unknown parameter 'services' (did you mean service"),
@@ -192,6 +193,18 @@ def test_what_an_earlier_agent_kept_is_found_by_its_time(restarted):
     assert ask(restarted, since="1h", until="50s") == [0, 1]
     assert ask(restarted, until="50s") == []
     assert ask(restarted, since="1h", verdict="refused") == [2]
+
+
+def test_a_flow_is_found_by_its_id_wherever_it_is(restarted, queries):
+    """The numbers of records begin anew with each agent."""
+    reply = restarted.answer(Query((), {"since": "1h"}))
+    found = [json.loads(line) for line in b"".join(reply.pieces).splitlines()]
+    assert len({each["id"] for each in found}) == 5
+    for each in found:
+        (piece,) = restarted.answer(Query((), {"id": each["id"]})).pieces
+        assert json.loads(piece) == each
+    assert ask(restarted, id=found[0]["id"], verdict="refused") == []
+    assert ask(restarted, id=f"{found[0]['id'][:-1]}f") == []
 
 
 def test_also_by_names_of_what_is_gone(restarted):
