@@ -56,6 +56,12 @@ class KeptFlows:
         self._clock = clock
         # The one that is written to, once something is.
         self._file: _File | None = None
+        self._damaged: set[_File] = set()
+
+    @property
+    def damaged(self) -> int:
+        """How many files were found that could not be read to their end."""
+        return len(self._damaged)
 
     def write(self, lines: Sequence[bytes]) -> None:
         """OSError; what was there before stays readable."""
@@ -126,6 +132,9 @@ class KeptFlows:
             # Too old by now.
             return
         except (EOFError, zlib.error, JsonError, OSError) as error:
+            # The last record of the file that is written to may be half there.
+            if file != self._file:
+                self._damaged.add(file)
             self._skip(file.name, str(error))
 
     def _skip(self, name: str, why: str) -> None:

@@ -24,7 +24,7 @@ from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.flows.past_rates import PastRatesQueries
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import Route
-from ebpflb.observe.metrics.kernel import FlowCollector
+from ebpflb.observe.metrics.kernel import FlowCollector, KeptCounts
 from ebpflb.observe.metrics.reader import read_lost
 
 _log = logging.getLogger("ebpflb.agent")
@@ -85,8 +85,14 @@ class FlowPipeline:
         return FlowCollector(
             lambda: self._log.unreadable,
             lambda: export.lost if export else 0,
+            self._kept_counts,
             self._log.clients.families,
         )
+
+    def _kept_counts(self) -> KeptCounts:
+        if self._kept is None or self._keeping is None:
+            return KeptCounts()
+        return KeptCounts(self._keeping.lost, self._kept.damaged)
 
     @property
     def log(self) -> FlowLog:

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
+from typing import NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -75,6 +76,13 @@ def _flows(found: Mapping[tuple[str, str], Distribution]) -> Iterator[Metric]:
         yield family
 
 
+class KeptCounts(NamedTuple):
+    """lost: records that were not kept. damaged: files that cannot be read to their end."""
+
+    lost: int = 0
+    damaged: int = 0
+
+
 class FlowCollector(Collector):
     """Flow records by client, and lost ones; Reading.lost has those lost in the kernel."""
 
@@ -82,10 +90,12 @@ class FlowCollector(Collector):
         self,
         unreadable: Callable[[], int],
         not_exported: Callable[[], int],
+        kept: Callable[[], KeptCounts],
         clients: Callable[[], Iterable[Metric]],
     ) -> None:
         self._unreadable = unreadable
         self._not_exported = not_exported
+        self._kept = kept
         self._clients = clients
 
     def describe(self) -> Iterable[Metric]:
@@ -102,5 +112,16 @@ class FlowCollector(Collector):
             "ebpflb_flow_export_lost",
             "Flow records that could not be written to --flow-export.",
             self._not_exported(),
+        )
+        kept = self._kept()
+        yield CounterMetricFamily(
+            "ebpflb_flow_history_lost",
+            "Flow records that could not be kept in --flow-history-directory.",
+            kept.lost,
+        )
+        yield CounterMetricFamily(
+            "ebpflb_flow_history_damaged_files",
+            "Files of kept flow records that a query could not read to their end.",
+            kept.damaged,
         )
         yield from self._clients()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ebpflb.model.address import Family
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType
-from ebpflb.observe.metrics.kernel import FLOW_METRICS
+from ebpflb.observe.metrics.kernel import FLOW_METRICS, FlowCollector, KeptCounts
 from ebpflb.observe.metrics.page import Metrics, Totals
 from ebpflb.observe.metrics.service_readings import (
     BackendReading,
@@ -68,6 +68,7 @@ def labels_of(expression: str) -> set[str]:
 
 def _page() -> str:
     metrics = Metrics(["IPv4", "IPv6"], lambda: _EVERYTHING)
+    metrics.registry.register(FlowCollector(lambda: 0, lambda: 0, KeptCounts, lambda: ()))
     metrics.changed(1, 1)
     metrics.synced(0.1, full=True, complete=True)
     metrics.synced(0.1, full=False, complete=False)

@@ -197,9 +197,35 @@ def test_flows_are_reported_at_the_socket_in_the_metrics_and_in_the_export(
         page = get(settings.metrics_bind_address, "/metrics")[1].decode()
         assert "ebpflb_flow_records_unreadable_total 1.0" in page
         assert "ebpflb_flow_export_lost_total 0.0" in page
+        assert "ebpflb_flow_history_lost_total 0.0" in page
+        assert "ebpflb_flow_history_damaged_files_total 0.0" in page
 
     run_while(replace(settings, flow_export=str(exported)), act)
     assert not settings.query_socket.exists()
+
+
+def test_records_that_cannot_be_kept_are_counted_in_the_metrics(
+    node, settings, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pipeline, "KernelMap", Ring)
+    monkeypatch.setattr(pipeline, "FlowRing", lambda ring: ring)
+    node.maps["lb_flows"] = Ring([record(), record()])
+    directory = tmp_path / "kept" / "flows"
+    directory.parent.mkdir()
+    directory.write_text("not a directory")
+
+    def is_counted():
+        page = get(settings.metrics_bind_address, "/metrics")[1].decode()
+        return "ebpflb_flow_history_lost_total 2.0" in page
+
+    kept = replace(settings, flow_history_bytes=1 << 20, flow_history_directory=directory)
+
+    def act():
+        wait_until(lambda: is_in_sync(settings.metrics_bind_address))
+        wait_until(is_counted)
+
+    run_while(kept, act)
+    assert directory.read_text() == "not a directory"
 
 
 @pytest.fixture

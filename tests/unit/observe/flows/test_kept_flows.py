@@ -135,6 +135,7 @@ def test_a_file_that_was_cut_off_has_what_is_whole(directory: Path, clock: Clock
     again.write([line(3)])
     assert numbers(again) == [0, 1, 2, 3]
     assert len(caplog.messages) == 1
+    assert (numbers(again)[-1], again.damaged) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,17 @@ def test_a_corrupt_file_costs_its_own_flows(directory: Path, clock: Clock, conte
     kept.write([line(0)])
     (directory / f"{0:013}-{0:06}.jsonl.gz").write_bytes(content)
     assert numbers(kept)[-1] == 0
+    assert kept.damaged == (content != b"")
+
+
+def test_what_is_being_written_is_not_taken_for_damaged(directory: Path, clock: Clock):
+    kept = KeptFlows(directory, 1 << 20, clock)
+    kept.write([line(0)])
+    (file,) = directory.iterdir()
+    with file.open("ab") as half:
+        half.write(gzip.compress(line(1))[:20])
+    assert (numbers(kept), kept.damaged) == ([0], 0)
+    assert KeptFlows(directory, 1 << 20, clock).damaged == 0
 
 
 def test_other_files_stay_and_are_not_read(directory: Path, clock: Clock):
