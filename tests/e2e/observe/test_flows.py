@@ -79,6 +79,29 @@ def test_a_connection_of_a_pod_through_a_cluster_ip(cluster, lab, version):
     assert flows(lab.node("node2"), "--service", spec.name) == []
 
 
+def test_a_time_in_the_past_has_what_its_records_tell_and_each_is_found_by_its_id(cluster, lab):
+    spec = cluster.serve(cluster.new("ClusterIP"), lab.pods_on("node2")[:1])
+    client, node = lab.pod("pod-1-1"), lab.node("node1")
+    for version in (4, 6):
+        connect(client, lab.cluster_ip(spec.number, version), PORT)
+    ended = ("--service", spec.name, "--event", "end")
+    wait_until_equal(lambda: len(flows(node, *ended)), 2)
+    found = flows(node, *ended)
+    for each in found:
+        assert flows(node, "--id", each["id"]) == [each]
+    done = ebpflb(node, "top", "--at", "0s", "--window", "1h", "--service", spec.name, "-o", "json")
+    past = json.loads(done.stdout)
+    (carried,) = past["services"]
+    assert carried["connections"] * 3600 == pytest.approx(2)
+    assert carried["reply_bytes"] * 3600 == pytest.approx(
+        sum(each["bytes"]["reply"] for each in found)
+    )
+    assert (carried["active"], carried["cross_node_share"], carried["troubles"]) == (None, 1, [])
+    pods = {each["pod"] for each in carried["backends"]}
+    assert pods == {f"default/{lab.pods_on('node2')[0].name}"}
+    assert past["records"]["count"] >= 2
+
+
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_connection_from_outside_through_a_node_port(cluster, lab, version):
     spec = cluster.serve(cluster.new(), lab.pods_on("node2")[:1])
