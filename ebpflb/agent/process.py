@@ -44,10 +44,18 @@ from ebpflb.observe.http.health_check_node_port import HealthCheckServer
 from ebpflb.observe.http.listener import Listener
 from ebpflb.observe.http.query_port import QueryPort
 from ebpflb.observe.http.query_socket import QueryServer, Route
-from ebpflb.observe.http.server import TcpPort, health_routes, metrics_routes, quick, slow
+from ebpflb.observe.http.server import (
+    TcpPort,
+    health_routes,
+    metrics_routes,
+    openmetrics_routes,
+    quick,
+    slow,
+)
 from ebpflb.observe.metrics.page import Metrics, SharedPage
 from ebpflb.observe.metrics.programming_latency import FirstConnections, FirstConnectionsThread
 from ebpflb.observe.metrics.reader import MapReader, OptionalSeries
+from ebpflb.observe.metrics.text_format import OPENMETRICS
 from ebpflb.observe.pod_names import PodNames
 from ebpflb.observe.served.kept_changes import kept_changes
 from ebpflb.observe.served.recorder import ServedRecorder
@@ -350,9 +358,11 @@ class _Ports:
         self._open(self.settings.healthz_bind_address, respond, announce)
 
     def metrics(self, metrics: Metrics, status: Callable[[], object]) -> None:
-        routes = {**metrics_routes(SharedPage(metrics.page), status), **slis_routes()}
+        text = SharedPage(metrics.page)
+        routes = {**metrics_routes(text, status), **slis_routes()}
         debug = debug_routes(plain_settings(self.settings), routes)
-        self._open(self.settings.metrics_bind_address, slow({**routes, **debug}))
+        forms = openmetrics_routes(SharedPage(partial(metrics.page, OPENMETRICS)), text)
+        self._open(self.settings.metrics_bind_address, slow({**routes, **forms, **debug}))
 
     def queries(self, routes: Mapping[str, Route]) -> None:
         """At the query socket, and for the relay."""

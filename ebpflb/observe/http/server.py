@@ -19,15 +19,20 @@ from ebpflb.web.server import BACKLOG, HttpServer
 
 Routes = Mapping[str, Callable[[], Answer]]
 """By path. One that has other forms has them by path, space and form(): of those, and of text, the
-client gets the first that it accepts.
+client gets the first that it accepts; if it accepts none, that of ANYTHING, if there is one.
 """
+
+ANYTHING = "*/*"
+OPENMETRICS_TYPE = "application/openmetrics-text"
 
 _METHODS = ("GET", "HEAD")
 # Even the fastest level makes the metrics of many Services a twentieth as long.
 _GZIP_LEVEL = 1
 _LEAST_COMPRESSED = 1024
 _NEVER = re.compile(r"q=0(\.0*)?")
-_TEXT = ("text/plain", "text/*", "*/*")
+_TEXT = ("text/plain", "text/*", ANYTHING)
+# A client's preference, and what is the same for all names and texts here.
+_INDIFFERENT = ("q=", "escaping=", "charset=")
 
 
 class TcpPort(Listener):
@@ -93,9 +98,10 @@ def slow(routes: Routes) -> Respond:
 
 
 def form(media_range: str) -> str:
-    """A type of the Accept header with its parameters in order, without its quality."""
+    """A type of the Accept header with those parameters that make a difference, in order."""
     kind, *parameters = (part.strip() for part in media_range.split(";"))
-    return ";".join([kind, *sorted(each for each in parameters if not each.startswith("q="))])
+    kept = sorted(each for each in parameters if not each.startswith(_INDIFFERENT))
+    return ";".join([kind, *kept])
 
 
 def accepts_gzip(encodings: str) -> bool:
@@ -125,7 +131,7 @@ def _place(routes: Routes, request: Request) -> str:
             return path
         if (place := f"{path} {wanted}") in routes:
             return place
-    return ""
+    return place if (place := f"{path} {ANYTHING}") in routes else ""
 
 
 def _route(routes: Routes, request: Request) -> Callable[[], Answer] | Answer:
@@ -148,6 +154,15 @@ def metrics_routes(render: Callable[[], Answer], status: Callable[[], object]) -
         "/metrics": render,
         "/proxyMode": lambda: Answer(b"ebpf"),
         "/status": lambda: Answer(encode(status()), JSON),
+    }
+
+
+def openmetrics_routes(render: Callable[[], Answer], text: Callable[[], Answer]) -> Routes:
+    """/metrics in that format, which `render` makes, for who asks for it before text."""
+    return {
+        f"/metrics {OPENMETRICS_TYPE}": render,
+        f"/metrics {OPENMETRICS_TYPE};version=1.0.0": render,
+        f"/metrics {ANYTHING}": text,
     }
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from prometheus_client import (
-    CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
     Gauge,
@@ -22,7 +21,6 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
 )
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -33,7 +31,13 @@ from ebpflb.model.address import Family
 from ebpflb.model.dsr import Reachability
 from ebpflb.observe.metrics.kernel import kernel_families
 from ebpflb.observe.metrics.service_readings import Reading
-from ebpflb.observe.metrics.services import backend_families, exposition, service_families
+from ebpflb.observe.metrics.services import (
+    backend_families,
+    exposition,
+    in_pieces,
+    service_families,
+)
+from ebpflb.observe.metrics.text_format import PLAIN, TextFormat
 from ebpflb.web.answers import Answer
 
 _log = logging.getLogger("ebpflb.observe")
@@ -208,14 +212,14 @@ class Metrics:
         """An endpoint got its first connection this long after it was in force."""
         self._first_connection.observe(seconds)
 
-    def page(self) -> Answer:
+    def page(self, wanted: TextFormat = PLAIN) -> Answer:
         """The /metrics page; without the kernel's metrics if the maps cannot be read."""
-        pieces = [generate_latest(self.registry)]
+        pieces = [wanted.write(self.registry)]
         try:
-            pieces += _kernel_page(self._read())
+            pieces += _kernel_page(self._read(), wanted)
         except EbpflbError as error:
             _log.warning("cannot read the maps for a scrape: %s", error)
-        return Answer(b"".join(pieces), CONTENT_TYPE_LATEST)
+        return Answer(b"".join([*pieces, wanted.end]), wanted.content_type)
 
 
 class _Registry(CollectorRegistry):
@@ -369,12 +373,12 @@ class _KernelCollector(Collector):
         return kernel_families(self._reading)
 
 
-def _kernel_page(reading: Reading) -> Iterator[bytes]:
+def _kernel_page(reading: Reading, wanted: TextFormat) -> Iterator[bytes]:
     registry = CollectorRegistry()
     registry.register(_KernelCollector(reading))
     traffic = chain(service_families(reading.ports), backend_families(reading.backends))
-    yield generate_latest(registry)
-    yield from exposition(traffic)
+    yield wanted.write(registry)
+    yield from in_pieces(exposition(traffic, wanted))
 
 
 class SharedPage:

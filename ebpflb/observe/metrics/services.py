@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ebpflb.model.flow import Counts
 from ebpflb.observe.metrics.service_readings import BackendReading, PortLabels, PortReading
+from ebpflb.observe.metrics.text_format import TextFormat
 
 _PIECE_LINES = 256
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -98,22 +99,31 @@ def label_text(names: Sequence[str], values: Sequence[str]) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs)
 
 
-def exposition(families: Iterable[MetricFamily]) -> Iterator[bytes]:
-    """The text in pieces. A family without samples still has its HELP and TYPE lines.
+def in_pieces(lines: Iterator[str]) -> Iterator[bytes]:
+    """The text of all lines.
 
     One text of all Services has megabytes: to join and to encode it keeps the interpreter's lock
     for tens of milliseconds.
     """
-    lines = chain.from_iterable(map(_lines, families))
     while piece := "".join(islice(lines, _PIECE_LINES)):
         yield piece.encode()
 
 
-def _lines(family: MetricFamily) -> Iterator[str]:
-    name = family.name
-    yield f"# HELP {name} {family.text}\n# TYPE {name} {family.kind}\n"
+def exposition(families: Iterable[MetricFamily], wanted: TextFormat) -> Iterator[str]:
+    """The lines. A family without samples still has its HELP and TYPE lines."""
+    return chain.from_iterable(_lines(family, wanted) for family in families)
+
+
+def _lines(family: MetricFamily, wanted: TextFormat) -> Iterator[str]:
+    name, kind = family.name, family.kind
+    yield head(wanted.family(name, kind), kind, family.text)
     for labels, value in family.samples:
         yield f"{name}{{{labels}}} {value}\n"
+
+
+def head(name: str, kind: str, text: str) -> str:
+    """The lines before the samples of a metric."""
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
 def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:

@@ -7,12 +7,20 @@ import socket
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from http import HTTPStatus
 
 import pytest
 
 from ebpflb.observe.health import READ_PATIENCE_SECONDS, Health
-from ebpflb.observe.http.server import TcpPort, health_routes, metrics_routes, quick, slow
+from ebpflb.observe.http.server import (
+    TcpPort,
+    health_routes,
+    metrics_routes,
+    openmetrics_routes,
+    quick,
+    slow,
+)
 from ebpflb.web.answers import Answer
 from tests.ports import free_port
 
@@ -239,4 +247,43 @@ def test_long_answers_are_compressed_for_those_who_accept_it(http_server, encodi
     assert get(server, "/metrics", "HEAD", **headers)[1]["Content-Length"] == str(len(body))
     assert get(server, "/short", **headers)[2] == b"x"
     assert get(server, "/none", **headers)[0] == HTTPStatus.NOT_FOUND
+    server.stop()
+
+
+# Of Prometheus 2.42 and 3, and of one that is told to prefer text.
+OLDER = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+NEWER = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.2"
+)
+TEXT_FIRST = "text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5"
+
+
+@pytest.mark.parametrize(
+    ("accept", "body"),
+    [
+        (OLDER, b"open" * 1000),
+        (NEWER, b"open" * 1000),
+        ("application/openmetrics-text; charset=utf-8", b"open" * 1000),
+        (TEXT_FIRST, b"text" * 1000),
+        ("application/openmetrics-text;version=0.0.1,*/*", b"text" * 1000),
+        ("*/*", b"text" * 1000),
+        ("application/json", b"text" * 1000),
+        ("", b"text" * 1000),
+    ],
+)
+@pytest.mark.parametrize("encodings", ["", "gzip"])
+def test_metrics_are_openmetrics_for_who_asks_for_that(http_server, accept, body, encodings):
+    text, openmetrics = (partial(Answer, word * 1000) for word in (b"text", b"open"))
+    routes = {**metrics_routes(text, dict), **openmetrics_routes(openmetrics, text)}
+    server = TcpPort(http_server, ("127.0.0.1", 0), slow(routes))
+    server.start()
+    headers = {"Accept": accept, "Accept-Encoding": encodings}
+    status, told, found = get(server, "/metrics?a=b", **headers)
+    assert status == HTTPStatus.OK
+    assert told.get("Content-Encoding", "") == encodings
+    assert (gzip.decompress(found) if encodings else found) == body
     server.stop()

@@ -1,51 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The complete page: names, types, labels and values."""
 
-from math import inf
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ebpflb.model.flow import Counts
-from ebpflb.model.plan import FrontendType
 from ebpflb.observe.metrics.page import Metrics
-from ebpflb.observe.metrics.service_readings import (
-    BackendReading,
-    Distribution,
-    Endpoints,
-    PortLabels,
-    PortReading,
-    Reading,
-)
-from ebpflb.observe.metrics.services import MetricFamily, exposition, label_text
+from ebpflb.observe.metrics.services import MetricFamily, exposition, in_pieces, label_text
+from ebpflb.observe.metrics.text_format import PLAIN
+from tests.unit.observe.metrics.reading import READING
 
-LABELS = PortLabels("default", "web", "http", "TCP")
 PORT = {"namespace", "service", "port", "protocol"}
-COUNTED = Counts(1, 2, 3, 4, 5, 6, 7, 8, 9)
-READING = Reading(
-    entries={"lb_slots": (1, 8)},
-    dropped={("no_route", "eth0"): 5},
-    records={"refused": 3},
-    lost={"ring_full": 1, "rate_limit": 2},
-    flows={("ebpflb_flow_rtt_seconds", "tc"): Distribution([(0.5, 1), (inf, 3)], 4.5)},
-    ports=[
-        PortReading(
-            LABELS,
-            {FrontendType.CLUSTER_IP: COUNTED},
-            Endpoints(1, 2, 3),
-            active=4,
-            cross_node=5,
-            cross_zone=6,
-            cross_zone_bytes=10,
-            oldest_seconds=7.5,
-            imbalance=1.25,
-            unusable=8,
-            on_removed=9,
-        ),
-    ],
-    backends=[BackendReading(LABELS, "10.1.0.1:80", "node-b", "z1", COUNTED, 4)],
-)
-
 # Name without ebpflb_, type and labels, as docs/monitoring.md and the dashboards have them.
 NAMES = {
     **{
@@ -141,8 +105,8 @@ def test_values_of_backends_drops_and_flows(page):
 def test_the_text_is_what_prometheus_reads():
     labels = label_text(("one", "two"), ('a "b"\\c\nd', ""))
     samples = [(labels, 2), ('one="b"', 0.5)]
-    page = b"".join(exposition([MetricFamily("x_total", "counter", "Some.", samples)]))
-    (family,) = text_string_to_metric_families(page.decode())
+    page = "".join(exposition([MetricFamily("x_total", "counter", "Some.", samples)], PLAIN))
+    (family,) = text_string_to_metric_families(page)
     assert (family.name, family.type, family.documentation) == ("x", "counter", "Some.")
     assert [(each.labels, each.value) for each in family.samples] == [
         ({"one": 'a "b"\\c\nd', "two": ""}, 2.0),
@@ -151,12 +115,13 @@ def test_the_text_is_what_prometheus_reads():
 
 
 def test_a_metric_without_series_says_what_it_is():
-    (page,) = exposition([MetricFamily("x", "gauge", "Some.", [])])
-    assert page == b"# HELP x Some.\n# TYPE x gauge\n"
+    (page,) = exposition([MetricFamily("x", "gauge", "Some.", [])], PLAIN)
+    assert page == "# HELP x Some.\n# TYPE x gauge\n"
 
 
 def test_many_series_are_all_in_the_text():
     samples = [(f'one="{number}"', number) for number in range(1000)]
-    page = b"".join(exposition([MetricFamily("x", "gauge", "Some.", samples)])).decode()
+    lines = exposition([MetricFamily("x", "gauge", "Some.", samples)], PLAIN)
+    page = b"".join(in_pieces(lines)).decode()
     (family,) = text_string_to_metric_families(page)
     assert [each.value for each in family.samples] == [value for _, value in samples]
