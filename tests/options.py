@@ -27,7 +27,8 @@ SET_BY_THE_CHART = frozenset(
         *("api-servers", "kubeconfig", "manifests", "master", "node-name"),
         *("observe-bind-address", "observe-tls-directory"),
         *("bpffs-root", "cgroup-root", "dsr-key-file", "query-socket"),
-        *("healthz-bind-address", "metrics-backends", "metrics-bind-address", "metrics-services"),
+        *("healthz-bind-address", "metrics-backends", "metrics-bind-address"),
+        *("metrics-latency", "metrics-services"),
         *("namespace-selector", "service-selector"),
     )
 )

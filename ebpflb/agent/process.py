@@ -314,7 +314,7 @@ def _make_metrics(
     parts: ExitStack,
 ) -> tuple[Metrics, Callable[[], None]]:
     """The metrics, and a function to call once after the first sync."""
-    series = OptionalSeries(settings.metrics_services, settings.metrics_backends)
+    series = OptionalSeries(settings.metrics_services, settings.metrics_backends, flows.latency)
     reader = MapReader(dataplane, locations, series, flows.counts)
     metrics = Metrics(dataplane.families, reader.read)
     metrics.registry.register(flows.collector())

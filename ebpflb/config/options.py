@@ -183,6 +183,14 @@ class Settings:
         "BOOL",
         "also export metrics of each backend: four series each  [false]",
     )
+    metrics_latency: bool = option(
+        values.boolean,
+        "false",
+        "BOOL",
+        "also export how long connects to each Service port take, and its round trip times, as "
+        "histograms: 25 series each; records the events start and end, whatever --flow-events "
+        "says  [false]",
+    )
     metrics_clients: int = option(
         values.Number(0, 100000),
         "0",

@@ -6,6 +6,7 @@
     "healthz-bind-address" (include "ebpflb.bindAddress" .Values.healthz)
     "metrics-bind-address" (include "ebpflb.metricsAddress" .)
     "metrics-backends" .Values.metrics.backends
+    "metrics-latency" .Values.metrics.latency
     "metrics-services" .Values.metrics.services
     "query-socket" "/run/ebpflb/agent.sock"
 -}}

@@ -44,10 +44,12 @@ from ebpflb.model.flow import (
 )
 from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.model.service import Service, ServicePort, ServicePortName, TrafficPolicy
+from ebpflb.words.connections import END, START
 
 _RECORD = packed_format(LbFlowRecord)
 _BRIEF = packed_format(LbFlowRecord, "event", "proto", "client", "backend_addr", "service")
 _CLIENT = packed_format(LbFlowRecord, "path", "client", "client_port")
+_LATENCY = packed_format(LbFlowRecord, "event", "path", "proto", "time", "started", "rtt")
 _TIME = packed_format(LbFlowRecord, "time")
 _CLIENT_AT = LbFlowRecord.client.offset
 # Offset of the family in a client that stands for a namespace, before the cookie.
@@ -57,10 +59,13 @@ _FAMILIES = frozenset(Family)
 _INTERNAL = int(DescFlag.LB_DESC_INTERNAL_LOCAL)
 _EXTERNAL = int(DescFlag.LB_DESC_EXTERNAL_LOCAL)
 _SNAT, _HAIRPIN = int(CtFlag.LB_CT_SNAT), int(CtFlag.LB_CT_HAIRPIN)
-_END, _SOCKET = int(FlowEvent.LB_FLOW_END), int(FlowPath.LB_PATH_SOCKET)
+_START, _END = int(FlowEvent.LB_FLOW_START), int(FlowEvent.LB_FLOW_END)
+_SOCKET, _TCP = int(FlowPath.LB_PATH_SOCKET), int(Protocol.TCP)
 _LOCAL, _CLUSTER = str(TrafficPolicy.LOCAL), str(TrafficPolicy.CLUSTER)
 _SECOND = 1_000_000_000
 _MICROSECONDS = 1_000_000
+# The longest that the coarse clock takes, which tells times in records.
+_TICK = _SECOND // 100
 
 
 class Brief(NamedTuple):
@@ -140,6 +145,20 @@ def brief(record: bytes) -> Brief:
     """The brief form of a readable record."""
     event, protocol, client, backend, service = _BRIEF.unpack_from(record)
     return Brief(_EVENTS[event], protocol, Address(client), Address(backend), service)
+
+
+def latency(record: bytes) -> tuple[str, float] | None:
+    """The event and the seconds that a readable record has measured: of TCP at the socket.
+
+    START: from the SYN to the backend's answer, END: the smoothed round trip time. The first is
+    measured as a round trip time, in microseconds, if the SYN was not repeated.
+    """
+    event, path, protocol, time, started, rtt = _LATENCY.unpack_from(record)
+    if (path, protocol) != (_SOCKET, _TCP):
+        return None
+    if event == _START:
+        return START, max(rtt / _MICROSECONDS, (time - started - _TICK) / _SECOND, 0.0)
+    return (END, rtt / _MICROSECONDS) if event == _END and rtt else None
 
 
 def client_namespace(record: bytes) -> ClientNamespace | None:

@@ -23,8 +23,11 @@ from ebpflb.dataplane.layout.structs import (
     LbSettings,
 )
 from ebpflb.model.address import Address, Family
+from ebpflb.words.connections import END, START
 
 _KEY = bytes(4)
+# Those whose records have measured times.
+_LATENCY_EVENTS = (START, END)
 _MOST_NETS = len(LbServiceNets().ipv4)
 
 
@@ -42,7 +45,8 @@ def write_settings(
     node does not take part in DSR.
     """
     node_ports, limits = options.service_node_port_range, timeouts(options)
-    events = (FlowEvent[f"LB_FLOW_{event.upper()}"] for event in options.flow_events)
+    recorded = {*options.flow_events, *(_LATENCY_EVENTS if options.metrics_latency else ())}
+    events = (FlowEvent[f"LB_FLOW_{event.upper()}"] for event in recorded)
     shared = SettingFlag.LB_SETTING_SHARED_PORTS if are_shared(node_ports) else SettingFlag(0)
     wanted = LbSettings(
         flags=flags | shared,

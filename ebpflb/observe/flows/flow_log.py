@@ -24,6 +24,7 @@ from ebpflb.model.pod import NamedPod
 from ebpflb.model.service import Service, ServiceName, ServicePortName
 from ebpflb.observe.flows.client_counts import ClientCounts
 from ebpflb.observe.flows.history import FlowHistory
+from ebpflb.observe.metrics.latency import ServiceLatency
 
 Maps = Callable[[], MapSet | None]
 """Returns the maps in use, or None before there are any."""
@@ -101,7 +102,13 @@ class FlowLog:
     """The history of a node's flows. Thread-safe; after a MapError names are missing."""
 
     def __init__(
-        self, size: int, changes: Changes, maps: Maps, pod_of: PodOf, most_clients: int = 0
+        self,
+        size: int,
+        changes: Changes,
+        maps: Maps,
+        pod_of: PodOf,
+        most_clients: int = 0,
+        latency: ServiceLatency | None = None,
     ) -> None:
         """`size`: how many records to keep. `most_clients`: see ClientCounts."""
         self.history = FlowHistory[StoredFlow](size)
@@ -109,6 +116,7 @@ class FlowLog:
         self.counts: Counter[str] = Counter()
         self.clients = ClientCounts(most_clients, changes.service)
         self.unreadable = 0
+        self._latency = latency
         self._node = changes.node.name
         self._maps = maps
         self._ports = PortNames(changes, self._name_of)
@@ -122,7 +130,11 @@ class FlowLog:
             readable = [record for record in records if is_readable(record)]
             self.unreadable += len(records) - len(readable)
             ports: dict[int, KnownPort | None] = {}
-            self.history.add([self._stored(record, offset, ports) for record in readable])
+            stored = [self._stored(record, offset, ports) for record in readable]
+            if self._latency:
+                for number, each in enumerate(stored, self.history.end):
+                    self._latency.count(number, each)
+            self.history.add(stored)
 
     def _stored(self, record: bytes, offset: int, ports: dict[int, KnownPort | None]) -> StoredFlow:
         event, protocol, client, backend, service = brief(record)

@@ -25,6 +25,7 @@ from ebpflb.observe.flows.past_rates import PastRatesQueries
 from ebpflb.observe.flows.queries import query_routes
 from ebpflb.observe.http.query_socket import Route
 from ebpflb.observe.metrics.kernel import FlowCollector, KeptCounts
+from ebpflb.observe.metrics.latency import ServiceLatency
 from ebpflb.observe.metrics.reader import read_lost
 
 _log = logging.getLogger("ebpflb.agent")
@@ -53,7 +54,9 @@ class FlowPipeline:
         addresses_in: AddressesIn,
     ) -> None:
         self._changes = changes
-        self._log = FlowLog(settings.flow_history, changes, maps, pod_of, settings.metrics_clients)
+        self.latency = ServiceLatency() if settings.metrics_latency else None
+        clients = settings.metrics_clients
+        self._log = FlowLog(settings.flow_history, changes, maps, pod_of, clients, self.latency)
         self._clients = SocketClients(addresses_in, pod_of)
         self._reader = RingReader(maps, self.accept)
         self._export: FlowExport[StoredFlow] | None = None

@@ -30,6 +30,7 @@ from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.dsr import Reachability
 from ebpflb.observe.metrics.kernel import kernel_families
+from ebpflb.observe.metrics.latency_text import latency_lines
 from ebpflb.observe.metrics.service_readings import Reading
 from ebpflb.observe.metrics.services import (
     backend_families,
@@ -378,7 +379,8 @@ def _kernel_page(reading: Reading, wanted: TextFormat) -> Iterator[bytes]:
     registry.register(_KernelCollector(reading))
     traffic = chain(service_families(reading.ports), backend_families(reading.backends))
     yield wanted.write(registry)
-    yield from in_pieces(exposition(traffic, wanted))
+    latency = latency_lines(reading.latency, wanted)
+    yield from in_pieces(chain(exposition(traffic, wanted), latency))
 
 
 class SharedPage:

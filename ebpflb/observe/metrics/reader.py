@@ -29,6 +29,7 @@ from ebpflb.dataplane.view.traffic import Traffic
 from ebpflb.errors import EbpflbError
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.metrics.balance import BackendBalance
+from ebpflb.observe.metrics.latency import ServiceLatency
 from ebpflb.observe.metrics.service_readings import (
     Distribution,
     PortNumbers,
@@ -148,10 +149,11 @@ class MapSource(Protocol):
 
 
 class OptionalSeries(NamedTuple):
-    """Which optional series the page has besides those of the node."""
+    """Which optional series the page has besides those of the node. latency: as it is counted."""
 
     services: bool = True
     backends: bool = False
+    latency: ServiceLatency | None = None
 
 
 class MapReader:
@@ -203,6 +205,7 @@ class MapReader:
             by_type = self._traffic.by_type(snapshot)
             self._balance.update(snapshot)
             by_backend = self._traffic.by_backend(snapshot) if self._series.backends else {}
+            latency = self._series.latency
             return Reading(
                 entries={**self._source.usage, **_entries(maps, snapshot)},
                 dropped=self._drops.read(maps),
@@ -221,6 +224,7 @@ class MapReader:
                 if self._series.services
                 else (),
                 backends=read_backends(by_backend, labels, self._locations),
+                latency=latency.readings(labels) if latency else (),
             )
 
 

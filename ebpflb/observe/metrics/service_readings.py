@@ -72,6 +72,27 @@ class BackendReading:
     active: int
 
 
+class Exemplar(NamedTuple):
+    """One of the flows that a bucket counts. flow: its flow_id(). when: seconds since 1970."""
+
+    flow: str
+    seconds: float
+    when: float
+
+
+class LatencyReading(NamedTuple):
+    """A histogram of a Service port. event: of the records that it counts.
+
+    counts, exemplars: of each bucket alone, ascending. sum: in seconds.
+    """
+
+    event: str
+    labels: PortLabels
+    counts: Sequence[int]
+    sum: float
+    exemplars: Sequence[Exemplar | None]
+
+
 class Distribution(NamedTuple):
     """A histogram. buckets: (upper bound, count up to it), ascending; the last bound is inf."""
 
@@ -95,6 +116,7 @@ class Reading:
     flows: Mapping[tuple[str, str], Distribution] = field(default_factory=dict)
     ports: Sequence[PortReading] = ()
     backends: Sequence[BackendReading] = ()
+    latency: Sequence[LatencyReading] = ()
 
 
 _SECOND = 1_000_000_000

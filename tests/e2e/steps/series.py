@@ -11,14 +11,15 @@ from tests.e2e.harness.waiting import wait_until_equal
 
 _PAGE = """
 import sys
-from urllib.request import urlopen
-print(urlopen("http://127.0.0.1:10249" + sys.argv[1]).read().decode(), end="")
+from urllib.request import Request, urlopen
+page = Request("http://127.0.0.1:10249" + sys.argv[1], headers={"Accept": sys.argv[2]})
+print(urlopen(page).read().decode(), end="")
 """
 Series = Mapping[tuple[str, ...], float]
 
 
-def page(node: LabNode, path: str = "/metrics") -> str:
-    return str(node.exec([sys.executable, "-I", "-S", "-c", _PAGE, path]).stdout)
+def page(node: LabNode, path: str = "/metrics", accept: str = "*/*") -> str:
+    return str(node.exec([sys.executable, "-I", "-S", "-c", _PAGE, path, accept]).stdout)
 
 
 def series(node: LabNode, service: str) -> Series:

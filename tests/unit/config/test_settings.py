@@ -55,6 +55,7 @@ def test_defaults(monkeypatch):
         metrics_bind_address="127.0.0.1:10249",
         metrics_services=True,
         metrics_backends=False,
+        metrics_latency=False,
         metrics_clients=0,
         healthz_bind_address="0.0.0.0:10256",
         bind_address_hard_fail=False,

@@ -147,6 +147,9 @@ def test_the_programs_know_which_records_to_make():
     wanted = {FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_DROPPED}
     assert flow_records(settings) == (wanted, 10, 0)
     assert flow_records(replace(SETTINGS, flow_events=())) == (set(), 1, 1000)
+    settings = replace(SETTINGS, flow_events=("dropped",), metrics_latency=True)
+    wanted = {FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END, FlowEvent.LB_FLOW_DROPPED}
+    assert flow_records(settings) == (wanted, 1, 1000)
 
 
 def flow_records(settings: Settings) -> tuple[set[FlowEvent], int, int]:

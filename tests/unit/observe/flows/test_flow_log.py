@@ -14,6 +14,8 @@ from ebpflb.model.changes import Changes, key_of
 from ebpflb.model.flow import Flow, read_flow, time_of_id
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
+from ebpflb.observe.metrics.latency import ServiceLatency
+from ebpflb.observe.metrics.service_readings import PortLabels
 from tests.builders import (
     NODE,
     OTHER_NODE,
@@ -185,3 +187,15 @@ def test_times_are_those_of_the_wall_clock(log):
     flow = log.flow(0, log.history.since(0).records[0])
     told = datetime.fromisoformat(f"{flow.time[:26]}+00:00").timestamp()
     assert abs(told - time.time()) < 1
+
+
+def test_what_is_counted_as_latency_can_be_found_by_its_number(changes, maps):
+    latency = ServiceLatency()
+    log = FlowLog(10, changes, lambda: maps, pod_of(changes), latency=latency)
+    log.accept([refused()])
+    log.accept([refused(), record()])
+    (reading,) = latency.readings({port_name(): PortLabels("default", "web", "80", "TCP")})
+    (exemplar,) = filter(None, reading.exemplars)
+    (stored,) = log.history.since(2).records
+    assert exemplar.flow == log.flow(2, stored).id
+    assert exemplar.when == pytest.approx(stored.time / 1e9)

@@ -7,6 +7,7 @@ from sys import byteorder
 
 import pytest
 
+from ebpflb.dataplane.flows.records import StoredFlow
 from ebpflb.dataplane.layout.enums import (
     CtState,
     Direction,
@@ -31,6 +32,7 @@ from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.endpoint_locations import EndpointLocations
+from ebpflb.observe.metrics.latency import ServiceLatency
 from ebpflb.observe.metrics.reader import (
     DropTotals,
     MapReader,
@@ -45,6 +47,7 @@ from ebpflb.observe.metrics.service_readings import (
 )
 from ebpflb.source.interface import SourceEvent
 from tests.memory_maps import memory_maps
+from tests.unit.agent.flows import record
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
 SECOND = 1_000_000_000
@@ -341,6 +344,16 @@ def test_what_nobody_wants_is_not_there(world):
     reading = MapReader(world, world.locations, OptionalSeries(services=False), {}).read()
     assert not reading.ports
     assert not reading.backends
+    assert not reading.latency
+
+
+def test_latency_has_the_labels_of_its_port_for_as_long_as_that_exists(world):
+    latency = ServiceLatency()
+    latency.count(0, StoredFlow(record(), 0, frontend().service))
+    reader = MapReader(world, world.locations, OptionalSeries(latency=latency), {})
+    assert [each.labels.port for each in reader.read().latency] == ["80"]
+    world.serve()
+    assert reader.read().latency == []
 
 
 def pods(*texts, **fields) -> EndpointSlice:
