@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each alert fires exactly when it should, and has its section in the runbook."""
 
+import json
 import re
 import shutil
 import subprocess
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import yaml
 
 import ebpflb
 from ebpflb.cli import main
+from ebpflb.observe.metrics.latency import BOUNDS
 from tests.chart.harness.alerts import alerts, records, rules, write_rules
 from tests.chart.harness.exposed import exposed, labels_of, metrics_of
 from tests.chart.harness.rendering import CHART, EVERYTHING, Object, installed, render
@@ -115,8 +118,10 @@ def test_cases_are_made_of_series_that_the_agent_exposes(case: str) -> None:
 def test_every_rule_is_about_series_that_the_agent_exposes_or_that_are_recorded() -> None:
     known = dict(exposed())
     for rule in records():
-        assert metrics_of(rule["expr"]) <= set(known), rule
-        known[rule["record"]] = frozenset({"cluster", "namespace", "service"})
+        used = metrics_of(rule["expr"])
+        assert used <= set(known), rule
+        left = labels_of(rule["expr"]) - {"le"}
+        known[rule["record"]] = frozenset(left or set().union(*(known[name] for name in used)))
     for rule in alerts():
         used = metrics_of(rule["expr"])
         assert used, rule["alert"]
@@ -172,6 +177,35 @@ def test_a_threshold_may_be_nothing_at_all() -> None:
 def test_no_threshold_is_left_unsaid() -> None:
     assert not [each["alert"] for each in alerts() if "$threshold" in str(each)]
     assert not [each["alert"] for each in alerts() if "threshold" in each]
+
+
+def latency_rules(**metrics: Any) -> list[Object]:
+    """What is rendered about latency."""
+    found = rules({"metrics": {"enabled": True, "prometheusRule": {"enabled": True}, **metrics}})
+    return [
+        rule for rule in chain(*found.values()) if re.search("connects|_connect_", rule["expr"])
+    ]
+
+
+def test_nothing_is_about_latency_unless_agents_count_it() -> None:
+    assert latency_rules() == []
+    assert latency_rules(latency=True)
+
+
+def test_the_limit_of_slow_connects_is_that_of_the_values() -> None:
+    assert 'le="0.05"' in str(latency_rules(latency=True))
+    chosen = {"enabled": True, "slowConnectSeconds": 0.25}
+    changed = str(latency_rules(latency=True, prometheusRule=chosen))
+    assert 'le="0.25"' in changed
+    assert "longer than 0.25 s" in changed
+    assert 'le="0.05"' not in changed
+
+
+def test_only_bounds_of_buckets_can_be_the_limit_of_slow_connects() -> None:
+    values = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    rule = values["metrics"]["properties"]["prometheusRule"]["properties"]
+    # YAML has no form of its own for whole numbers as floats, which buckets have.
+    assert rule["slowConnectSeconds"]["enum"] == [each for each in BOUNDS if 0.001 <= each < 1]
 
 
 def test_links_to_the_runbook_lead_somewhere_or_are_not_there(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.bpf
 OPTIONS = [
     *("--metrics-bind-address", "0.0.0.0:10249"),
     *("--metrics-backends", "true"),
+    *("--metrics-latency", "true"),
     *("--flow-rate", "5"),
 ]
 # Grafana's values for a panel of 15 minutes whose data source is scraped every 3 seconds.
@@ -209,6 +210,14 @@ def test_every_panel_of_every_dashboard_has_something_to_show(scene: Scene) -> N
     finally:
         for query, count in most.items():
             print(f"{query.dashboard:9} {query.panel:45} {query.ref} {count:4}")
+
+
+def test_buckets_of_latency_lead_to_flows_of_each_node(scene: Scene) -> None:
+    def nodes() -> set[str]:
+        found = scene.prometheus.exemplars("ebpflb_service_connect_seconds_bucket")
+        return {each["flow_id"].rpartition(":")[0] for each in found}
+
+    wait_until_equal(nodes, {node.name for node in scene.cluster.nodes}, SECONDS)
 
 
 def test_every_alert_has_something_to_judge_by(scene: Scene) -> None:

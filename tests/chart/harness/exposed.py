@@ -8,10 +8,13 @@ from ebpflb.model.address import Family
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import FrontendType
 from ebpflb.observe.metrics.kernel import FLOW_METRICS, FlowCollector, KeptCounts
+from ebpflb.observe.metrics.latency import BOUNDS
+from ebpflb.observe.metrics.latency_text import LATENCY_METRICS
 from ebpflb.observe.metrics.page import Metrics, Totals
 from ebpflb.observe.metrics.service_readings import (
     BackendReading,
     Distribution,
+    LatencyReading,
     PortLabels,
     PortReading,
     Reading,
@@ -28,6 +31,7 @@ _GROUPING = re.compile(r"\b(?:by|without|on)\s*\(([\w, ]+)\)")
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? \S+$", re.MULTILINE)
 _LABEL = re.compile(r"(\w+)=\"")
 
+_BUCKETS = len(BOUNDS) + 1
 _PORT = PortLabels("default", "web", "http", "TCP")
 _EVERYTHING = Reading(
     entries={"lb_conntrack": (1, 2)},
@@ -44,6 +48,10 @@ _EVERYTHING = Reading(
         )
     ],
     backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Counts(), 1)],
+    latency=[
+        LatencyReading(event, _PORT, [1] * _BUCKETS, 1.0, [None] * _BUCKETS)
+        for event in LATENCY_METRICS
+    ],
 )
 
 

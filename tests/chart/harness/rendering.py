@@ -24,6 +24,7 @@ EVERYTHING: Object = {
     "kubeProxy": {"takeover": True},
     "metrics": {
         "enabled": True,
+        "latency": True,
         "serviceMonitor": {
             "enabled": True,
             "labels": {"release": "prometheus"},

@@ -5,7 +5,7 @@ import http.client
 import json
 import math
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +72,12 @@ class Prometheus:
         found = self.query(f"group by ({label}) ({selector})")
         return sorted(each["metric"][label] for each in found if label in each["metric"])
 
+    def exemplars(self, metric: str) -> list[Mapping[str, str]]:
+        """The labels of a metric's exemplars since 1970."""
+        parameters = urlencode({"query": metric, "start": 0, "end": 1 << 32})
+        found = json.loads(self._get(f"/api/v1/query_exemplars?{parameters}")[1])["data"]
+        return [exemplar["labels"] for each in found for exemplar in each["exemplars"]]
+
     def alerts(self) -> Series:
         """The alerts that are pending or firing."""
         found: Series = json.loads(self._get("/api/v1/alerts")[1])["data"]["alerts"]
@@ -110,4 +116,5 @@ def _command(folder: Path) -> Iterable[str]:
     yield f"--config.file={folder}/prometheus.yml"
     yield f"--storage.tsdb.path={folder}/tsdb"
     yield f"--web.listen-address=127.0.0.1:{_PORT}"
+    yield "--enable-feature=exemplar-storage"
     yield "--log.level=warn"
