@@ -2,7 +2,8 @@
 """The page /metrics of 5,000 Services with traffic: alone, and a hundred at once.
 
 Each Service has a ClusterIP, a NodePort and five endpoints: 10,000 frontends and 25,000 backends,
-whose counters this process fills, and enough flows to fill half the table.
+whose counters this process fills, and enough flows to fill half the table. What --metrics-latency
+adds is measured in this process, which has flow records without flows.
 """
 
 import subprocess
@@ -12,9 +13,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from sys import byteorder
 
+from ebpflb.dataplane.flows.records import StoredFlow
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.structs import LbBackend, LbConntrack, LbCounts
+from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
+from ebpflb.dataplane.layout.structs import LbBackend, LbConntrack, LbCounts, LbFlowRecord
 from ebpflb.lab import LabNode
+from ebpflb.model.address import Protocol
+from ebpflb.model.service import ServicePortName
+from ebpflb.observe.metrics.latency import BOUNDS, ServiceLatency
+from ebpflb.observe.metrics.latency_text import latency_lines
+from ebpflb.observe.metrics.service_readings import PortLabels
+from ebpflb.observe.metrics.services import in_pieces
+from ebpflb.observe.metrics.text_format import OPENMETRICS
 from tests.bench.harness import agent, labs, manifests
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, limit_row, plain_row
@@ -31,10 +41,11 @@ _FRESH_SECONDS = 1.1
 _ORIGINAL = 1
 _FETCH = """
 import sys, time
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
+accept = {"Accept": "application/openmetrics-text;version=1.0.0"}
 for _ in sys.stdin:
     began = time.perf_counter()
-    body = urlopen("http://127.0.0.1:10249/metrics").read()
+    body = urlopen(Request("http://127.0.0.1:10249/metrics", headers=accept)).read()
     seconds = time.perf_counter() - began
     print(seconds, len(body), body.count(b"ebpflb_service_connections_total{"), flush=True)
 """
@@ -80,6 +91,7 @@ def run(options: Options) -> Iterator[Row]:
                 yield plain_row("scrape", f"{AT_ONCE} at once: the last", _at_once(node), "s")
             finally:
                 scraper.close()
+    yield from _latency(services, options.rounds)
 
 
 def _manifest(number: int) -> bytes:
@@ -115,6 +127,41 @@ def _page(scraper: Scraper, services: int) -> float:
     if series != 2 * services:
         raise BenchError(f"{series} series, not {2 * services}")
     return seconds
+
+
+def _latency(services: int, rounds: int) -> Iterator[Row]:
+    """Both histograms of each Service, with a connection, and so an exemplar, in each bucket."""
+    names = [
+        ServicePortName("default", f"bench-{n}", "http", Protocol.TCP) for n in range(services)
+    ]
+    labels = {name: PortLabels("default", name.service, "http", "TCP") for name in names}
+    kinds = FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END
+    records = [_record(event, bound) for event in kinds for bound in (*BOUNDS, 2 * BOUNDS[-1])]
+    latency = ServiceLatency("node1")
+    began = time.process_time()
+    for name in names:
+        for number, record in enumerate(records):
+            latency.count(number, StoredFlow(record, 0, name))
+    each = (time.process_time() - began) / len(names) / len(records)
+    yield plain_row("scrape", "--metrics-latency: a flow record", each * 1e6, "us of CPU")
+    times = []
+    for _ in range(rounds):
+        began = time.process_time()
+        size = sum(map(len, in_pieces(latency_lines(latency.readings(labels), OPENMETRICS))))
+        times.append(time.process_time() - began)
+    case = f"--metrics-latency: {2 * services:,} histograms in a page, {size / 1e6:.0f} MB"
+    yield plain_row("scrape", case, min(times), "s of CPU")
+
+
+def _record(event: FlowEvent, seconds: float) -> bytes:
+    return bytes(
+        LbFlowRecord(
+            event=event,
+            path=FlowPath.LB_PATH_SOCKET,
+            proto=Protocol.TCP,
+            rtt=round(seconds * 1e6),
+        )
+    )
 
 
 def _at_once(node: LabNode) -> float:
