@@ -3,12 +3,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+from ebpflb.kubectl.ui.active import ActiveConnections, AskRates
+from ebpflb.kubectl.ui.aside import Heard
+from ebpflb.kubectl.ui.commands import CommandWords
+from ebpflb.kubectl.ui.explaining import Run, answer_of_node
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import Run, pages_of
-from ebpflb.kubectl.ui.server import PageServer
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.pages import PageSources
+from ebpflb.kubectl.ui.pages import pages_of as pages_of_sources
+from ebpflb.kubectl.ui.past import AskFlows, Past
+from ebpflb.kubectl.ui.server import Pages, PageServer
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from tests.ui.browser import Browser
 from tests.ui.flows import FakeAgents
 
@@ -38,17 +45,38 @@ Kernel and model agree
 """
 
 
+def pages_of(
+    traffic: EdgeTraffic,
+    following: Following,
+    *,
+    run: Run = explained,
+    flows: AskFlows = lambda _: Heard([]),
+    rates: AskRates = lambda: Heard([]),
+) -> Pages:
+    """`flows`: of the past."""
+    words = CommandWords("main", "")
+    return pages_of_sources(
+        PageSources(
+            traffic,
+            following,
+            Past(flows),
+            ActiveConnections(rates),
+            partial(answer_of_node, run, words),
+            words,
+            CLUSTER,
+        )
+    )
+
+
 @contextmanager
-def page_over(
-    *nodes: str, traffic: LiveTraffic | None = None, run: Run = explained
-) -> Iterator[Page]:
-    """The page with these nodes, none of which has answered yet."""
+def page_over(*nodes: str, traffic: EdgeTraffic | None = None, **asked: Any) -> Iterator[Page]:
+    """The page with these nodes, none of which has answered yet. `asked`: see pages_of()."""
     agents = FakeAgents(*nodes)
-    traffic = traffic or LiveTraffic()
+    traffic = traffic or EdgeTraffic()
     following = Following(traffic, agents.find, pause_seconds=0.05)
     following.start()
     try:
-        with PageServer(pages_of(traffic, following, run, CLUSTER)) as server:
+        with PageServer(pages_of(traffic, following, **asked)) as server:
             yield Page(server.url, agents)
     finally:
         following.stop()

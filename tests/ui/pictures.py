@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from tests.ui.browser import Browser
 from tests.ui.flows import of_node
 from tests.ui.page import page_over
@@ -21,7 +21,7 @@ _NODES_ARE_KNOWN = (
 def main() -> None:
     """Make them all again."""
     now = [0.0]
-    live = LiveTraffic(lambda: now[0])
+    live = EdgeTraffic(lambda: now[0])
     for second, node, flow in traffic():
         now[0] = second
         live.add(of_node(node, flow))

@@ -83,11 +83,11 @@ def test_the_page_and_its_tab_name_the_cluster(browser, page):
 def test_the_map_shows_the_same(browser, page):
     show(browser, page)
     assert [card[:2] for card in cards(browser)] == [
-        ["dev/curl", ""],
         ["shop/cart", "▲ 3"],
-        ["pay/api", ""],
+        ["dev/curl", ""],
         ["shop/broken", "▲ 1"],
         ["shop/web", "▲ 2"],
+        ["pay/api", ""],
         ["shop/web", "▲ 1"],
         ["refused: no endpoint", ""],
         ["dropped: source range", ""],

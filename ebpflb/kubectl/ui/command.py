@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb ui: follow all nodes, and serve the page until Ctrl-C."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -17,30 +17,37 @@ from ebpflb.kubectl.agents import RemoteAgent
 from ebpflb.kubectl.asking import AgentQuestion
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.execution import argv_of
+from ebpflb.kubectl.flows import last_flows
 from ebpflb.kubectl.relay import Relay, RelayQuestion
 from ebpflb.kubectl.relay_streams import RelayStreams
 from ebpflb.kubectl.streams import Lines
-from ebpflb.kubectl.ui.explaining import as_wide_as, explanation
+from ebpflb.kubectl.top import carried
+from ebpflb.kubectl.ui.active import ActiveConnections
+from ebpflb.kubectl.ui.aside import Heard, aside
+from ebpflb.kubectl.ui.commands import CommandWords
+from ebpflb.kubectl.ui.explaining import answer_of_node, as_wide_as, explanation
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import pages_of, pages_with
-from ebpflb.kubectl.ui.server import Pages, PageServer
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.pages import PageExplanation, PageSources, pages_of
+from ebpflb.kubectl.ui.past import Past
+from ebpflb.kubectl.ui.server import PageServer
+from ebpflb.kubectl.ui.traffic import EdgeTraffic, KeptFlow
+from ebpflb.model.flow import Flow, LostFlows, ServiceRate
 from ebpflb.words.observe import FLOWS
 
+_ExplainWith = Callable[[CommandWords, KeptFlow, str, str], PageExplanation]
+
+# What counts here is not a rate.
+_SAMPLE_SECONDS = 0.5
 # As wide as the page's panel.
 _WIDTH = "52"
 _ASK = ("env", f"COLUMNS={_WIDTH}", "ebpflb")
 
 
-class _Followed(NamedTuple):
-    following: Following
-    pages: Pages
-
-
 @click.command(
     epilog="""\b
 The page is only served to this machine. Keep its address secret: it contains a token. It counts
-flows from the start of the command, and keeps them for five minutes. It shows all namespaces,
+flows from the start of the command, and keeps them for five minutes; of earlier ones it asks the
+nodes. It shows all namespaces,
 unless -n names one; of the relay you may need to name one that you may see.
 
 \b
@@ -62,14 +69,14 @@ Examples:
 def ui(cluster: Cluster, port: int, **given: Any) -> None:
     """Show live in a browser who talks to whom, and what fails."""
     namespace = listed(given)
-    name = ", ".join(filter(None, (namespace, cluster.access.cluster)))
-    traffic = LiveTraffic()
-    followed = cluster.through(
-        partial(_through_the_relay, traffic, cluster, namespace, name),
-        partial(_of_the_nodes, traffic, cluster, namespace, name),
+    traffic = EdgeTraffic()
+    following, explain = cluster.through(
+        partial(_through_the_relay, traffic, cluster, namespace),
+        partial(_of_the_nodes, traffic, cluster, namespace),
     )
-    with as_wide_as(_WIDTH), PageServer(followed.pages, port) as server:
-        followed.following.start()
+    sources = _sources(cluster, namespace, traffic, following, explain)
+    with as_wide_as(_WIDTH), PageServer(pages_of(sources), port) as server:
+        following.start()
         click.echo(server.url)
         click.echo(
             "Open this address in a browser on this machine. Press Ctrl-C to stop.", err=True
@@ -77,24 +84,50 @@ def ui(cluster: Cluster, port: int, **given: Any) -> None:
         try:
             server.wait()
         finally:
-            followed.following.stop()
+            following.stop()
+
+
+def _sources(
+    cluster: Cluster,
+    namespace: str,
+    traffic: EdgeTraffic,
+    following: Following,
+    explain: _ExplainWith,
+) -> PageSources:
+    words = CommandWords(cluster.access.context, namespace)
+
+    def flows(wanted: Mapping[str, str]) -> Heard[list[Flow | LostFlows]]:
+        given = {**wanted, "namespace": namespace}
+        return aside(cluster, lambda asked: list(last_flows(asked, given, namespace)))
+
+    def rates() -> Heard[list[ServiceRate]]:
+        return aside(cluster, lambda asked: carried(asked, _SAMPLE_SECONDS, namespace))
+
+    return PageSources(
+        traffic,
+        following,
+        Past(flows),
+        ActiveConnections(rates),
+        partial(explain, words),
+        words,
+        ", ".join(filter(None, (namespace, cluster.access.cluster))),
+    )
 
 
 def _through_the_relay(
-    traffic: LiveTraffic, cluster: Cluster, namespace: str, name: str, relay: Relay
-) -> _Followed:
+    traffic: EdgeTraffic, cluster: Cluster, namespace: str, relay: Relay
+) -> tuple[Following, _ExplainWith]:
     question = cluster.of_nodes(RelayQuestion(FLOWS, namespace))
     streams = RelayStreams(partial(relay.follow, question))
     streams.open()
-    following = Following(traffic, streams)
-    explain = partial(explanation, cluster, namespace)
-    return _Followed(following, pages_with(traffic, following, explain, name))
+    return Following(traffic, streams), partial(explanation, cluster)
 
 
-def _of_the_nodes(traffic: LiveTraffic, cluster: Cluster, namespace: str, name: str) -> _Followed:
+def _of_the_nodes(
+    traffic: EdgeTraffic, cluster: Cluster, namespace: str
+) -> tuple[Following, _ExplainWith]:
     nodes = _Nodes(cluster, namespace)
-    following = Following(traffic, nodes.find)
-    return _Followed(following, pages_of(traffic, following, nodes.run, name))
+    return Following(traffic, nodes.find), partial(answer_of_node, nodes.run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explanation of a flow for the page, of the relay: what the plugin's own command prints."""
+"""The explanation of a flow for the page: of the relay, or of the node that recorded it."""
 
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from ebpflb.cli.explain_words import AskedConnection
-from ebpflb.kubectl import NAME
-from ebpflb.kubectl.cluster import THROUGH_THE_RELAY, Cluster, some
+from ebpflb.kubectl.cluster import Cluster, some
 from ebpflb.kubectl.explain import explanations, text_of
+from ebpflb.kubectl.ui.aside import aside
+from ebpflb.kubectl.ui.commands import CommandWords
 from ebpflb.kubectl.ui.pages import PageExplanation
 from ebpflb.kubectl.ui.traffic import KeptFlow
-from ebpflb.model.flow import Flow
 
 
 @contextmanager
@@ -31,29 +29,38 @@ def as_wide_as(columns: str) -> Iterator[None]:
 
 
 def explanation(
-    cluster: Cluster, namespace: str, kept: KeptFlow, source: str, target: str
+    cluster: Cluster, words: CommandWords, kept: KeptFlow, source: str, target: str
 ) -> PageExplanation:
-    """`namespace`: in which the relay is asked; empty for all. EbpflbError."""
-    said: list[str] = []
-    failures: dict[str, set[str]] = defaultdict(set)
+    """What the plugin's own command prints. EbpflbError."""
     # A pod's own node answers for it; for others, the one that recorded the flow.
     nodes = () if "/" in source else (kept.flow.node,)
-    asked = replace(
-        cluster, agents=(), nodes=nodes, failures=failures, say=said.append, are_old=False
-    )
-    groups = explanations(asked, AskedConnection(source, target), namespace)
-    text = text_of(asked, groups, "table")
-    told = [each for each in said if each != THROUGH_THE_RELAY]
-    told += [f"{some(of)}: {error}" for error, of in sorted(failures.items())]
-    answered = {node for group in groups for node in group.nodes}
+    answered: set[str] = set()
+
+    def look(asked: Cluster) -> str:
+        groups = explanations(asked, AskedConnection(source, target), words.namespace)
+        answered.update(node for group in groups for node in group.nodes)
+        return text_of(asked, groups, "table")
+
+    text, said, failures = aside(cluster, look, agents=(), nodes=nodes, are_old=False)
+    told = [f"{some(of)}: {error}" for error, of in sorted(failures.items())]
+    command = words.explain(kept.flow, nodes, source, target)
     return PageExplanation(
         some(answered or (kept.flow.node,)),
-        _command(kept.flow, namespace, nodes, source, target),
-        "\n\n".join(filter(None, (text, *told))),
+        command,
+        "\n\n".join(filter(None, (text, *said, *told))),
+        command,
     )
 
 
-def _command(flow: Flow, namespace: str, nodes: Sequence[str], source: str, target: str) -> str:
-    within = namespace or (flow.service.namespace if flow.service else "")
-    options = [*(("-n", within) if within else ()), *(f"--node={each}" for each in nodes)]
-    return " ".join([NAME, "explain", *options, source, target])
+# Runs `ebpflb` with these arguments on a node, and returns its output. EbpflbError.
+Run = Callable[[str, Sequence[str]], str]
+
+
+def answer_of_node(
+    run: Run, words: CommandWords, kept: KeptFlow, source: str, target: str
+) -> PageExplanation:
+    """What the node that recorded the flow prints. EbpflbError."""
+    node, arguments = kept.flow.node, ["explain", source, target]
+    command = " ".join(["ebpflb", *arguments])
+    copied = words.explain(kept.flow, (node,), source, target)
+    return PageExplanation(node, command, run(node, arguments), copied)

@@ -10,7 +10,7 @@ from typing import Any
 from ebpflb.errors import EbpflbError
 from ebpflb.kubectl.relay_streams import RELAY
 from ebpflb.kubectl.streams import Lines, NodeStreams, Streams, StreamState
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from ebpflb.model.flow import LostFlows, read_flow
 
 _LONGEST_REASON = 300
@@ -36,7 +36,7 @@ class Following:
 
     def __init__(
         self,
-        traffic: LiveTraffic,
+        traffic: EdgeTraffic,
         source: Callable[[], Mapping[str, Lines]] | NodeStreams,
         **periods: float,
     ) -> None:

@@ -42,7 +42,14 @@ def zones_of(edges: Iterable[Edge]) -> Zones:
 
 def trio_of(edge: Edge, by: str, zones: Zones) -> Trio:
     """Client, Service, and the target of the connection."""
-    return _group(edge.client, by, zones), _service(edge, by), _group(edge.target, by, zones)
+    return _client(edge, by, zones), _service(edge, by), _group(edge.target, by, zones)
+
+
+def _client(edge: Edge, by: str, zones: Zones) -> Group:
+    """By node, clients outside belong to the node that they enter by."""
+    found = _group(edge.client, by, zones)
+    is_split = found == _OUTSIDE and by == "node"
+    return Group(found.kind, f"{found.name} → {edge.node}") if is_split else found
 
 
 def _service(edge: Edge, by: str) -> Group:
@@ -99,17 +106,14 @@ def sums_of(
 
 
 def _chosen(sums: Mapping[tuple[Group, ...], Tally]) -> Iterable[Group]:
-    """The largest groups, after those with the most problems, which may have few connections."""
+    """Those with the most problems, which may have few connections, and then the largest."""
     groups = {key[0]: tally for key, tally in sums.items() if key[0] != THE_REST}
     without = [group for group in groups if group.kind == _NOBODY]
     others = groups.keys() - without
     yield from sorted(without, key=lambda group: (-groups[group].problems, group))[
         :_MOST_WITHOUT_TARGET
     ]
-    troubled = sorted(
-        (group for group in others if groups[group].problems),
-        key=lambda group: (-groups[group].problems, group),
-    )[: _MOST_GROUPS // 2]
-    rest = sorted(others - set(troubled), key=lambda group: (-groups[group].connections, group))
-    yield from troubled
-    yield from rest[: _MOST_GROUPS - len(troubled)]
+    yield from sorted(
+        others,
+        key=lambda group: (-groups[group].problems, -groups[group].connections, group),
+    )[:_MOST_GROUPS]

@@ -1,71 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the page may request."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ebpflb.cli.flows import frontend_of
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.flows import HIDDEN_ENDS, is_hidden
+from ebpflb.kubectl.ui.active import OF_THE_PAST, ActiveConnections
+from ebpflb.kubectl.ui.commands import ARGUMENT, CommandWords
 from ebpflb.kubectl.ui.following import Following
+from ebpflb.kubectl.ui.past import Moment, Past
 from ebpflb.kubectl.ui.query import parse_query
 from ebpflb.kubectl.ui.server import Pages
-from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic, KeptFlow
 from ebpflb.kubectl.ui.view import View
 
-# Runs `ebpflb` with these arguments on a node, and returns its output. EbpflbError.
-Run = Callable[[str, Sequence[str]], str]
+_LONGEST_NUMBER = 16
 
 
 class PageExplanation(NamedTuple):
-    """node: that has answered, or several. command: that prints the text."""
+    """node: that has answered, or several. command: that prints the text.
+
+    copied: what prints it on any machine with the plugin.
+    """
 
     node: str
     command: str
     text: str
+    copied: str
 
 
 # What happens to another connection like this one, from SRC to DST. EbpflbError.
 Explain = Callable[[KeptFlow, str, str], PageExplanation]
 
-# Addresses and names with their ports. Nothing else of a flow gets into a command.
-_ARGUMENT = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:/\[\]-]*")
-_LONGEST_NUMBER = 16
+
+class PageSources(NamedTuple):
+    """Where what the page shows comes from. name: what people know the cluster by."""
+
+    traffic: EdgeTraffic
+    following: Following
+    past: Past
+    active: ActiveConnections
+    explain: Explain
+    words: CommandWords
+    name: str
+
+    def moment(self, until: int) -> Moment:
+        """Of now, or of the past if `until` is not 0. EbpflbError."""
+        nodes = self.following.nodes()
+        if until:
+            return self.past.at(until, (each["node"] for each in nodes))
+        trouble = self.following.trouble
+        return Moment(self.traffic, nodes, trouble and f"Cannot look for new nodes: {trouble}")
 
 
-def pages_of(traffic: LiveTraffic, following: Following, run: Run, cluster: str) -> Pages:
-    """With explanations of the node that recorded a flow. `cluster`: what people know it by."""
+def pages_of(sources: PageSources) -> Pages:
+    """By name, as the page requests them."""
 
-    def explain(kept: KeptFlow, source: str, target: str) -> PageExplanation:
-        node, arguments = kept.flow.node, ["explain", source, target]
-        return PageExplanation(node, " ".join(["ebpflb", *arguments]), run(node, arguments))
-
-    return pages_with(traffic, following, explain, cluster)
-
-
-def pages_with(traffic: LiveTraffic, following: Following, ask: Explain, cluster: str) -> Pages:
-    """`cluster`: what people know it by."""
-
-    def view(given: Mapping[str, str]) -> Any:
+    def seen(given: Mapping[str, str], show: Callable[[View], dict[str, Any]]) -> dict[str, Any]:
+        query = parse_query(given)
+        moment = sources.moment(query.until)
+        active = OF_THE_PAST if query.until else sources.active.read()
+        found = show(View(moment.traffic, query, active))
+        command = sources.words.flows(query, sources.past.now())
         return {
-            **View(traffic, parse_query(given)).map_and_table(),
-            "cluster": cluster,
-            "nodes": following.nodes(),
-            "trouble": following.trouble,
+            **found,
+            "command": command,
+            "cluster": sources.name,
+            "nodes": moment.nodes,
+            "trouble": moment.trouble,
         }
 
+    def view(given: Mapping[str, str]) -> Any:
+        return seen(given, View.map_and_table)
+
     def line(given: Mapping[str, str]) -> Any:
-        return View(traffic, parse_query(given)).open_line()
+        return seen(given, View.open_line)
 
     def explain(given: Mapping[str, str]) -> Any:
         number = given.get("flow", "")
         if not (number.isascii() and number.isdigit() and len(number) < _LONGEST_NUMBER):
             raise ConfigError("flow: the number of a flow is missing")
-        found = traffic.flow(int(number))
+        until = parse_query({"until": given.get("until", "")}).until
+        found = sources.moment(until).traffic.flow(int(number))
         if found is None:
             raise ConfigError("this flow is no longer kept: choose a later one")
-        return ask(found, *explain_arguments(found))._asdict()
+        return sources.explain(found, *explain_arguments(found))._asdict()
 
     return {"view": view, "line": line, "explain": explain}
 
@@ -83,6 +104,6 @@ def explain_arguments(kept: KeptFlow) -> tuple[str, str]:
     asker = (client.pod or client.address) if client else nobody
     target = frontend_of(kept.flow).lower()
     for each in (asker, target):
-        if not _ARGUMENT.fullmatch(each):
+        if not ARGUMENT.fullmatch(each):
             raise ConfigError(f"explain: {each[:60]!r} is neither an address nor a name")
     return asker, target

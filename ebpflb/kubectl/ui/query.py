@@ -3,11 +3,12 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.ui.edges import Edge
-from ebpflb.kubectl.ui.traffic import WINDOWS
+from ebpflb.kubectl.ui.traffic import SLOT_SECONDS, WINDOWS
 from ebpflb.model.flow import LONGEST_NAME
 from ebpflb.words.connections import VERDICTS
 
@@ -23,7 +24,8 @@ _LONGEST = 3 * LONGEST_NAME
 class ViewQuery:
     """Which edges, and how to group them. An empty filter matches everything.
 
-    client, via, target: the open line or row, by the ids of its groups; empty for any.
+    client, via, target: the open line or row, by the ids of its groups; empty for any. until: the
+    end of the window, in seconds since 1970, at the end of a slot; 0 for now.
     """
 
     group: str = GROUPS[0]
@@ -38,6 +40,7 @@ class ViewQuery:
     client: str = ""
     via: str = ""
     target: str = ""
+    until: int = 0
 
     def passes(self, edge: Edge) -> bool:
         return (
@@ -66,6 +69,8 @@ def parse_query(given: Mapping[str, str]) -> ViewQuery:
     _one_of(given, "verdict", ("", *VERDICTS))
     _one_of(given, "sort", SORTS)
     numbers = {name: _number(given, name) for name in ("window", "rows") if name in given}
+    if "until" in given:
+        numbers["until"] = _moment(given["until"]) if given["until"] else 0
     texts = {name: text for name, text in given.items() if name not in numbers}
     return ViewQuery(**texts, **numbers)  # type: ignore[arg-type]
 
@@ -82,6 +87,17 @@ def _number(given: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_ROWS):
         raise ConfigError(f"{name}: {text[:40]!r} is not a number from 1 to {_MOST_ROWS}")
     return int(text)
+
+
+def _moment(text: str) -> int:
+    """The last end of a slot by then."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo:
+            return int(moment.timestamp()) // SLOT_SECONDS * SLOT_SECONDS
+    except (ValueError, OverflowError):
+        pass
+    raise ConfigError(f"until: {text[:40]!r} is not a time with its zone, as 2026-11-29T03:10:00Z")
 
 
 def _names(edge: Edge) -> Iterator[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The traffic of the last minutes by edge, in bounded memory; and the latest flows."""
+"""The traffic of some minutes by edge, in bounded memory; and its latest flows."""
 
 import threading
 import time
@@ -14,8 +14,9 @@ from ebpflb.model.flow import Flow
 from ebpflb.words.connections import FORWARDED
 
 WINDOWS = (60, 300)
+SLOT_SECONDS = 20
+"""Every window has a whole number of slots."""
 
-_SLOT_SECONDS = 20
 _MOST_EDGES = 10_000
 _KEPT_FLOWS = 4000
 
@@ -29,17 +30,35 @@ class KeptFlow(NamedTuple):
 
 
 class WindowSums(NamedTuple):
-    """seconds: the time that the tallies cover."""
+    """begin, end: of the time that the tallies cover."""
 
     tallies: dict[Edge, Tally]
-    seconds: float
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """At least 1, so that a rate means something."""
+        return max(self.end - self.begin, 1.0)
 
 
-class LiveTraffic:
-    """Thread-safe."""
+class Bar(NamedTuple):
+    """The connections of one slot, and how many of them had problems. begin: of the slot."""
+
+    begin: int
+    connections: int
+    problems: int
+
+
+class EdgeTraffic:
+    """What was counted in the last minutes before the clock's time. Thread-safe.
+
+    All times are seconds since 1970. The clock is that of the machine, or set by whoever counts
+    flows of the past.
+    """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, most_edges: int = _MOST_EDGES
+        self, clock: Callable[[], float] = time.time, most_edges: int = _MOST_EDGES
     ) -> None:
         self._clock = clock
         self._most = most_edges
@@ -71,18 +90,17 @@ class LiveTraffic:
         """What was counted in the last `window` seconds."""
         with self._lock:
             now, slot = self._clock(), self._slot()
-            first = slot - window // _SLOT_SECONDS + 1
+            first = slot - window // SLOT_SECONDS + 1
             tallies = {
                 edge: total(tally for at, tally in slots if at >= first)
                 for edge, slots in self._edges.items()
                 if slots[-1][0] >= first
             }
-        seconds = now - max(self._begun, first * _SLOT_SECONDS)
-        return WindowSums(tallies, max(seconds, 1.0))
+        return WindowSums(tallies, max(self._begun, first * SLOT_SECONDS), now)
 
-    def history(self, wanted: Callable[[Edge], bool]) -> list[tuple[int, int]]:
-        """Connections, and how many of them failed, in each slot of the longest window."""
-        length = WINDOWS[-1] // _SLOT_SECONDS
+    def history(self, wanted: Callable[[Edge], bool]) -> list[Bar]:
+        """Each slot of the longest window."""
+        length = WINDOWS[-1] // SLOT_SECONDS
         with self._lock:
             first = self._slot() - length + 1
             sums = [(0, 0)] * length
@@ -92,7 +110,7 @@ class LiveTraffic:
                         if at >= first:
                             all_, bad = sums[at - first]
                             sums[at - first] = (all_ + tally.connections, bad + tally.problems)
-        return sums
+        return [Bar((first + at) * SLOT_SECONDS, *each) for at, each in enumerate(sums)]
 
     def latest(self, wanted: Callable[[KeptFlow], bool], most: int) -> list[KeptFlow]:
         """The latest flows, newest first; if any failed, at most half are ones that did not."""
@@ -107,22 +125,27 @@ class LiveTraffic:
         return next((each for each in kept if each.number == number), None)
 
     def _slot(self) -> int:
-        return int(self._clock() // _SLOT_SECONDS)
+        return int(self._clock() // SLOT_SECONDS)
 
     def _with_room(self, edge: Edge) -> Edge:
         """The edge; if there are too many, one for all others of its Service, or of all Services.
 
         Addresses without a name, of which there may be any number, get at most half of the room.
+        What is healthy leaves a quarter of it for problems.
         """
         others = edge._replace(client=THE_OTHERS, target=THE_OTHERS, node="")
-        room = self._most // 2 if edge.client.kind == "outside" else self._most
-        for each, limit in ((edge, room), (others, 2 * self._most)):
+        for each, limit in ((edge, self._room(edge)), (others, 2 * self._most)):
             if each in self._edges or len(self._edges) < limit:
                 return each
         return others._replace(service=THE_OTHERS.name, namespace="")
 
+    def _room(self, edge: Edge) -> int:
+        if edge.client.kind == "outside":
+            return self._most // 2
+        return self._most * 3 // 4 if edge.verdict == FORWARDED else self._most
+
     def _expire(self, slots: deque[tuple[int, Tally]], now: int) -> None:
-        while slots[0][0] <= now - WINDOWS[-1] // _SLOT_SECONDS:
+        while slots[0][0] <= now - WINDOWS[-1] // SLOT_SECONDS:
             slots.popleft()
 
     def _drop_idle(self, now: int) -> None:
@@ -130,7 +153,7 @@ class LiveTraffic:
         if now == self._looked_at:
             return
         self._looked_at = now
-        oldest = now - WINDOWS[-1] // _SLOT_SECONDS
+        oldest = now - WINDOWS[-1] // SLOT_SECONDS
         for edge in [edge for edge, slots in self._edges.items() if slots[-1][0] <= oldest]:
             del self._edges[edge]
 

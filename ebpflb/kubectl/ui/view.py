@@ -3,25 +3,29 @@
 
 from typing import Any
 
+from ebpflb.kubectl.ui.active import UNKNOWN_YET, ActiveNow
 from ebpflb.kubectl.ui.edges import HIDDEN, Edge
 from ebpflb.kubectl.ui.grouping import THE_REST, Shown, Trio, sums_of, trio_of, zones_of
 from ebpflb.kubectl.ui.query import ViewQuery
 from ebpflb.kubectl.ui.tally import Tally, total
-from ebpflb.kubectl.ui.traffic import KeptFlow, LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic, KeptFlow
 
 _MOST_CHOICES = 1000
 _MOST_FLOWS = 100
-# Columns are sorted in this order, top to bottom.
-_ORDER = {"cluster": 1, HIDDEN: 1, "outside": 2, "nobody": 3, THE_REST.kind: 4}
+# Columns are sorted in this order, top to bottom, after what has problems.
+_ORDER = {"cluster": 1, HIDDEN: 1, "outside": 2, "nobody": 3}
 _COLUMNS = {"client": 0, "service": 1, "target": 2}
 
 
 class View:
     """The traffic at one moment, as selected by one query."""
 
-    def __init__(self, traffic: LiveTraffic, query: ViewQuery) -> None:
+    def __init__(
+        self, traffic: EdgeTraffic, query: ViewQuery, active: ActiveNow = UNKNOWN_YET
+    ) -> None:
         self._traffic = traffic
         self._query = query
+        self._active = active
         self._reading = traffic.read(query.window)
         self._zones = zones_of(self._reading.tallies)
         self._tallies = {
@@ -38,7 +42,9 @@ class View:
     def map_and_table(self) -> dict[str, Any]:
         """Everything but the details of the open line."""
         return {
-            "seconds": self._reading.seconds,
+            **self._times(),
+            "active": self._active.passing(self._query.namespace, self._query.service),
+            "active_why": self._active.why,
             "seen": total(self._reading.tallies.values()).connections,
             "total": total(self._tallies.values()).plain(),
             "history": self._traffic.history(self._query.passes),
@@ -56,7 +62,9 @@ class View:
 
         tallies = (tally for edge, tally in self._tallies.items() if self._is_open(edge))
         return {
-            "seconds": self._reading.seconds,
+            **self._times(),
+            "active": self._active.of(self._query.via),
+            "active_why": self._active.why,
             "total": total(tallies).plain(),
             "history": self._traffic.history(self._is_open),
             "flows": [
@@ -64,6 +72,10 @@ class View:
                 for each in self._traffic.latest(has_flow, _MOST_FLOWS)
             ],
         }
+
+    def _times(self) -> dict[str, float]:
+        begin, end = self._reading.begin, self._reading.end
+        return {"begin": begin, "end": end, "seconds": self._reading.seconds}
 
     def _trio(self, edge: Edge) -> Trio:
         return trio_of(edge, self._query.group, self._zones)
@@ -80,13 +92,22 @@ class View:
     def _column(self, at: int) -> list[dict[str, Any]]:
         sums = {key[0]: tally for key, tally in sums_of(self._drawn, (at,)).items()}
         hidden = {trio[at] for trio in self._grouped} - self._shown.columns[at]
-        ordered = sorted(sums, key=lambda group: (_ORDER.get(group.kind, 0), group.name))
+        ordered = sorted(
+            sums,
+            key=lambda group: (
+                group == THE_REST,
+                not sums[group].problems,
+                _ORDER.get(group.kind, 0),
+                group.name,
+            ),
+        )
         return [
             {
                 "id": group.id,
                 "kind": group.kind,
                 "name": group.name,
                 "hidden": len(hidden - {THE_REST}) if group == THE_REST else 0,
+                "active": self._active.of(group.id) if at == _COLUMNS["service"] else None,
                 **sums[group].plain(),
             }
             for group in ordered
@@ -118,6 +139,7 @@ class View:
             "client": client,
             "service": service,
             "target": target,
+            "active": self._active.of(service["id"]),
             **self._grouped[trio].plain(),
         }
 

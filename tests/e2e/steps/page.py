@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import pages_of
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from ebpflb.lab import Lab, LabNode
 from tests.e2e.harness.cluster import Cluster
 from tests.e2e.harness.command import PROGRAM, ebpflb
 from tests.e2e.harness.questions import fate
 from tests.e2e.harness.waiting import wait_until
+from tests.ui.page import pages_of
 
 PORT = 80
 CLIENTS = ("pod-1-1", "pod-2-1")
@@ -34,11 +34,11 @@ def page_of(lab: Lab) -> Iterator[Any]:
     def run(node: str, arguments: Any) -> str:
         return ebpflb(lab.node(node), *arguments).stdout
 
-    traffic = LiveTraffic()
+    traffic = EdgeTraffic()
     following = Following(traffic, lambda: {each.name: partial(follow, each) for each in lab.nodes})
     following.start()
     try:
-        yield pages_of(traffic, following, run, "lab")
+        yield pages_of(traffic, following, run=run)
     finally:
         following.stop()
         for process in processes:

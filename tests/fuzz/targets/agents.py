@@ -18,7 +18,7 @@ from ebpflb.kubectl.cluster import Cluster
 from ebpflb.kubectl.execution import argv_of, exit_status
 from ebpflb.kubectl.ui.following import Following, NodeFeed
 from ebpflb.kubectl.ui.query import GROUPS, ViewQuery
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from ebpflb.kubectl.ui.view import View
 from ebpflb.model.compact import packed
 from ebpflb.model.connection import OpenConnection, connection_line
@@ -182,7 +182,7 @@ def _check(asked: Asked, output: str, texts: Sequence[str]) -> None:
 
 
 def _check_page(lines: Sequence[str], group: str) -> None:
-    traffic = LiveTraffic()
+    traffic = EdgeTraffic()
     traffic.add(of_node("a", flow_of_the_page()))
     following, feed = Following(traffic, dict), NodeFeed("b")
     for line in lines:

@@ -11,13 +11,13 @@ from functools import partial
 from http import HTTPStatus
 
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import pages_of
 from ebpflb.kubectl.ui.query import GROUPS, SORTS, ViewQuery
 from ebpflb.kubectl.ui.server import ADDRESS, PageServer
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from tests.fuzz.targets import Play, Target
 from tests.fuzz.targets.http import exchange, no_complaints
 from tests.ui.flows import dropped, failed, flow, of_node, refused
+from tests.ui.page import pages_of
 
 # In place of the secrets that each server generates.
 _TOKEN, _HOST = b"TOKEN", b"HOST"
@@ -28,6 +28,7 @@ _PATHS = [
     b"/TOKEN/api/view?group=pod&window=300&namespace=shop&verdict=failed&sort=sent&rows=10",
     b"/TOKEN/api/view?service=shop%2Fweb&node=node1&text=cart",
     b"/TOKEN/api/line?client=workload%3Ashop%2Fcart&via=service%3Ashop%2Fweb&target=",
+    b"/TOKEN/api/view?until=2026-11-29T03:10:00Z",
     b"/TOKEN/api/explain?flow=1",
     b"/wrong/api/view",
 ]
@@ -50,10 +51,10 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:/\[\]-]*")
 
 @contextmanager
 def _playing() -> Iterator[Play]:
-    traffic = LiveTraffic()
+    traffic = EdgeTraffic()
     for each in _FLOWS:
         traffic.add(of_node("node1", each))
-    pages = pages_of(traffic, Following(traffic, dict), _run, "fuzzed")
+    pages = pages_of(traffic, Following(traffic, dict), run=_run)
     with PageServer(pages) as server:
         yield partial(_play, server)
 

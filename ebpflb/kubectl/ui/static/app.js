@@ -49,7 +49,7 @@ async function refresh(isAsked = false) {
     latest = { view, line };
     draw();
     if (isAsked) setText(at("said"), at("shown").textContent);
-    complain(view.trouble && `Cannot look for new nodes: ${view.trouble}`);
+    complain(view.trouble);
   } catch (error) {
     if (mine !== question) return;
     complain(error.message);

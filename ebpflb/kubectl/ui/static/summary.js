@@ -38,13 +38,13 @@ function updateTile(tile, [, value, sum, kind]) {
 export const bars = () => svg("svg", { class: "bars", role: "img" });
 
 export function drawBars(drawing, history) {
-  const largest = Math.max(1, ...history.map(([all]) => all));
+  const largest = Math.max(1, ...history.map(([, all]) => all));
   const width = history.length * BAR;
   const height = (number) => (number ? Math.max((number / largest) * BARS_HEIGHT, 1) : 0);
   const bar = (number, at, kind) =>
     svg("rect", { class: kind, x: at * BAR, y: BARS_HEIGHT - height(number), width: BAR - 2, height: height(number) });
-  const bad = history.reduce((sum, [, each]) => sum + each, 0);
-  const all = history.reduce((sum, [each]) => sum + each, 0);
+  const bad = history.reduce((sum, [, , each]) => sum + each, 0);
+  const all = history.reduce((sum, [, each]) => sum + each, 0);
   setAttributes(drawing, {
     viewBox: `0 0 ${width} ${BARS_HEIGHT}`,
     width,
@@ -52,7 +52,7 @@ export function drawBars(drawing, history) {
     "aria-label": `Last 5 minutes: ${counted(all, "connection")}, ${count(bad)} of them went wrong`,
   });
   drawing.replaceChildren(
-    ...history.flatMap(([every, wrong], at) => [bar(every, at, "fine"), bar(wrong, at, "bad")]),
+    ...history.flatMap(([, every, wrong], at) => [bar(every, at, "fine"), bar(wrong, at, "bad")]),
   );
 }
 

@@ -4,6 +4,7 @@
 import json
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -12,16 +13,29 @@ import pytest
 from ebpflb.cli import INTERRUPTED
 from ebpflb.kubectl.ui.server import PageServer
 from ebpflb.model.flow import FollowedNode
-from ebpflb.words.observe import EXPLANATIONS, FLOWS
+from ebpflb.words.observe import EXPLANATIONS, FLOWS, RATES
 from tests.ui.flows import flow
 from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
+from tests.unit.kubectl.answers import backend, service
 from tests.unit.kubectl.api_server import DAEMON_SETS
 from tests.unit.kubectl.relay.fake_relay import FORBIDDEN
 
 SHOP = "namespaces/shop/"
 ANSWER = answered(frontend=FRONTEND, backends=[explained_backend()])
 A, B = FollowedNode("a", True), FollowedNode("b", False, "is down")
+
+
+@pytest.fixture(autouse=True)
+def rates(relay):
+    """What the page asks for beside everything else."""
+    for place in ("", SHOP):
+        relay.say(RATES, [service(backend("10.1.0.1"), name="web", namespace="shop")], place)
+
+
+def asked_first(relay):
+    """Without the rates, which are asked for beside."""
+    return [each for each in relay.asked() if not each[0].endswith(RATES)]
 
 
 @pytest.fixture
@@ -81,7 +95,7 @@ def test_the_page_shows_what_the_relay_tells(three, relay, visited, words, place
         ("b", "silent", "is down"),
     ]
     assert view["cluster"].startswith(cluster)
-    assert relay.asked() == [(f"{place}flows", {"watch": "true"})]
+    assert asked_first(relay) == [(f"{place}flows", {"watch": "true"})]
     assert not three.objects.executed
     assert "relay" not in done.stderr
 
@@ -89,7 +103,7 @@ def test_the_page_shows_what_the_relay_tells(three, relay, visited, words, place
 def test_only_some_nodes_are_followed(three, relay, visited):
     relay.watched("").tell(A, {**flow(), "node": "a"})
     visited(lambda url: seen(url, nodes=1), "--node", "a", "--node", "b")
-    assert relay.asked() == [("flows", {"node": "a,b", "watch": "true"})]
+    assert asked_first(relay) == [("flows", {"node": "a,b", "watch": "true"})]
 
 
 def test_who_may_see_one_namespace_needs_no_other_right(three, relay, visited):
@@ -126,16 +140,43 @@ def test_explanations_are_those_of_the_plugin(three, relay, visited, words, clie
     for each in {place, SHOP}:
         relay.say(EXPLANATIONS, [groups("a")], each)
     found, _ = visited(explained, *words)
-    option = f"--node={node} " if node else ""
-    assert found["command"] == f"kubectl ebpflb explain -n shop {option}{source} {TO}"
+    option = f"--node {node} " if node else ""
+    command = f"kubectl ebpflb explain --context main -n shop {option}{source} {TO}"
+    assert (found["command"], found["copied"]) == (command, command)
     assert found["node"] == "a"
     assert max(map(len, found["text"].splitlines())) <= 52
     parameters = {"from": source, "to": TO, **({"node": node} if node else {})}
-    assert relay.asked()[1] == (f"{place}explanations", parameters)
+    assert asked_first(relay)[1] == (f"{place}explanations", parameters)
     assert not three.objects.executed
     assert "COLUMNS" not in os.environ
     again = three.run(*found["command"].split()[2:])
     assert again.stdout.split() == found["text"].split()
+
+
+def test_the_past_and_the_open_connections_are_those_of_the_relay(three, relay, visited):
+    relay.failures = {"is down": ["b"]}
+    relay.watched(SHOP).tell(A)
+    until = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    made = flow(time=f"{until - timedelta(minutes=3):%Y-%m-%dT%H:%M:%S}.000000000Z")
+    relay.say(FLOWS, [{**made, "node": "a"}] * 3, SHOP)
+    relay.say(RATES, [service(backend("10.1.0.1"), name="web", namespace="shop")], SHOP)
+
+    def visitor(url):
+        while (now := ask(url, "view"))["active"] is None:
+            time.sleep(0.02)
+        return now, ask(url, f"view?window=300&until={until:%Y-%m-%dT%H:%M:%SZ}")
+
+    (now, past), _ = visited(visitor, "-n", "shop")
+    assert now["active"] == 1
+    assert now["active_why"] == "without b, no answer"
+    assert past["total"]["connections"] == 3
+    assert [(each["node"], each["flows"], each["why"]) for each in past["nodes"]] == [
+        ("a", 3, ""),
+        ("b", 0, "is down"),
+    ]
+    (asked,) = [parameters for _, parameters in asked_first(relay) if "since" in parameters]
+    assert int(asked["since"][:-1]) - int(asked["until"][:-1]) == 360
+    assert not three.objects.executed
 
 
 def test_answers_that_differ_and_failures_are_told(three, relay, visited):

@@ -10,7 +10,7 @@ import pytest
 from ebpflb.errors import ClusterError, QueryError
 from ebpflb.kubectl.relay_streams import RelayStreams
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from ebpflb.model.flow import FollowedNode, watch_line
 from tests.ui.flows import FakeAgents, flow
 
@@ -31,7 +31,7 @@ def agents():
 
 @pytest.fixture
 def traffic():
-    return LiveTraffic()
+    return EdgeTraffic()
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ import pytest
 
 from ebpflb.errors import ConfigError, QueryError
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.pages import pages_of
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from tests.ui.flows import flow, of_node
+from tests.ui.page import pages_of
 
 
 def run(node, arguments):
@@ -14,12 +14,12 @@ def run(node, arguments):
 
 @pytest.fixture
 def traffic():
-    return LiveTraffic()
+    return EdgeTraffic()
 
 
 @pytest.fixture
 def pages(traffic):
-    return pages_of(traffic, Following(traffic, dict), run, "test")
+    return pages_of(traffic, Following(traffic, dict), run=run)
 
 
 def test_the_view_names_the_nodes_too(pages, traffic):
@@ -39,10 +39,12 @@ def test_the_view_names_the_nodes_too(pages, traffic):
 def test_explain_asks_the_node_that_recorded_the_flow(pages, traffic, client, frontend, command):
     traffic.add(of_node("node1", flow(client=client, frontend=frontend)))
     found = pages["explain"]({"flow": "1"})
+    copied = command.replace("[fd00::a]:53/tcp", "'[fd00::a]:53/tcp'")
     assert found == {
         "node": "node1",
         "command": f"ebpflb explain {command}",
         "text": f"node1: explain {command}",
+        "copied": f"kubectl ebpflb explain --context main -n shop --node node1 {copied}",
     }
 
 
@@ -94,4 +96,4 @@ def test_an_agent_that_cannot_explain(traffic):
 
     traffic.add(of_node("node1", flow()))
     with pytest.raises(QueryError, match="node1: no agent"):
-        pages_of(traffic, Following(traffic, dict), fail, "test")["explain"]({"flow": "1"})
+        pages_of(traffic, Following(traffic, dict), run=fail)["explain"]({"flow": "1"})

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from ebpflb.kubectl.ui.tally import Tally, total
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from tests.ui.flows import dropped, failed, flow, of_node, refused
 
 
@@ -23,14 +23,14 @@ def clock():
 
 @pytest.fixture
 def traffic(clock):
-    return LiveTraffic(clock)
+    return EdgeTraffic(clock)
 
 
 def anything(_: object) -> bool:
     return True
 
 
-def summed(traffic: LiveTraffic, window: int = 60) -> Tally:
+def summed(traffic: EdgeTraffic, window: int = 60) -> Tally:
     return total(traffic.read(window).tallies.values())
 
 
@@ -93,12 +93,12 @@ def test_history_reports_what_went_wrong_when(traffic, clock):
     traffic.add(of_node("node1", flow()))
     history = traffic.history(anything)
     assert len(history) == 15
-    assert history[-3:] == [(1, 0), (0, 0), (2, 1)]
-    assert traffic.history(lambda edge: edge.verdict == "failed")[-1] == (1, 1)
+    assert history[-3:] == [(1000, 1, 0), (1020, 0, 0), (1040, 2, 1)]
+    assert traffic.history(lambda edge: edge.verdict == "failed")[-1] == (1040, 1, 1)
 
 
 def test_edges_beyond_the_limit_are_the_others_of_their_service(clock):
-    traffic = LiveTraffic(clock, most_edges=4)
+    traffic = EdgeTraffic(clock, most_edges=4)
     for number in range(20):
         traffic.add(of_node("node1", flow(client=f"shop/pod-{number}", service="shop/web")))
     for number in range(100):
@@ -112,12 +112,22 @@ def test_edges_beyond_the_limit_are_the_others_of_their_service(clock):
 
 
 def test_addresses_from_outside_leave_room_for_pods(clock):
-    traffic = LiveTraffic(clock, most_edges=10)
+    traffic = EdgeTraffic(clock, most_edges=10)
     for number in range(50):
         outside = {"address": f"198.51.100.{number}"}
         traffic.add(of_node("node1", flow(client=outside, source="elsewhere")))
     traffic.add(of_node("node1", flow(client="shop/cart-0")))
     assert "shop/cart-0" in [edge.client.name for edge in traffic.read(60).tallies]
+
+
+def test_what_is_healthy_leaves_room_for_problems(clock):
+    traffic = EdgeTraffic(clock, most_edges=8)
+    for number in range(20):
+        traffic.add(of_node("node1", flow(client=f"shop/pod-{number}")))
+    traffic.add(of_node("node1", failed(client="shop/unlucky")))
+    clients = [edge.client.name for edge in traffic.read(60).tallies]
+    assert "shop/unlucky" in clients
+    assert len(clients) == 6 + 1 + 1
 
 
 def test_all_that_may_not_be_seen_is_one_edge(traffic):
@@ -131,7 +141,7 @@ def test_all_that_may_not_be_seen_is_one_edge(traffic):
 
 
 def test_edges_without_traffic_make_room(clock):
-    traffic = LiveTraffic(clock, most_edges=4)
+    traffic = EdgeTraffic(clock, most_edges=4)
     for number in range(4):
         traffic.add(of_node("node1", flow(client=f"shop/old-{number}")))
     clock.now += 400
@@ -170,7 +180,7 @@ def test_the_latest_flows_come_first(traffic):
 
 
 def test_memory_is_bounded_whatever_agents_send(clock):
-    traffic = LiveTraffic(clock, most_edges=100)
+    traffic = EdgeTraffic(clock, most_edges=100)
     chance = random.Random(1)
     sizes = []
     for _ in range(3):

@@ -5,15 +5,16 @@ import pytest
 from msgspec.json import encode
 
 from ebpflb.errors import ConfigError
+from ebpflb.kubectl.ui.active import ActiveNow
 from ebpflb.kubectl.ui.query import ViewQuery, parse_query
-from ebpflb.kubectl.ui.traffic import LiveTraffic
+from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from ebpflb.kubectl.ui.view import View
 from tests.ui.flows import dropped, failed, flow, of_node, refused
 
 
 @pytest.fixture
 def traffic():
-    return LiveTraffic(lambda: 1000.0)
+    return EdgeTraffic(lambda: 1000.0)
 
 
 def shown(traffic, **query):
@@ -52,12 +53,12 @@ def test_grouping(traffic, group, columns):
         ("workload", ["10.1.0.9", "outside"]),
         ("pod", ["10.1.0.9", "198.51.100.7", "198.51.100.8"]),
         ("namespace", ["no pod known", "outside"]),
-        ("node", ["node1", "outside"]),
+        ("node", ["node1", "outside → node1", "outside → node2"]),
     ],
 )
 def test_grouping_of_clients_without_a_name(traffic, group, clients):
-    for address in ("198.51.100.7", "198.51.100.8"):
-        traffic.add(of_node("node1", flow(client={"address": address}, source="elsewhere")))
+    for node, address in (("node1", "198.51.100.7"), ("node2", "198.51.100.8")):
+        traffic.add(of_node(node, flow(client={"address": address}, source="elsewhere")))
     traffic.add(of_node("node1", flow(client={"address": "10.1.0.9"})))
     assert names(shown(traffic, group=group))[0] == clients
 
@@ -117,13 +118,42 @@ def test_a_small_service_with_a_problem_is_not_among_the_others(traffic):
     assert shown(traffic)["rows"][0]["service"]["name"] == "a/broken"
 
 
+def test_every_service_with_a_problem_comes_before_those_without(traffic):
+    for number in range(13):
+        traffic.add(of_node("node1", refused(service=f"a/broken{number:02}")))
+        for _ in range(9):
+            traffic.add(of_node("node1", flow(service=f"a/fine{number:02}")))
+    services = [each["name"] for each in shown(traffic)["columns"][1]]
+    assert services[:13] == [f"a/broken{number:02}" for number in range(13)]
+    assert services[13:] == ["a/fine00", "others"]
+
+
+def test_services_have_their_open_connections(traffic):
+    for service in ("shop/web", "shop/api", "dev/new"):
+        traffic.add(of_node("node1", flow(service=service)))
+    now = ActiveNow({"shop/web": 5, "shop/api": 3, "pay/api": 9})
+
+    def column(group):
+        found = View(traffic, ViewQuery(group=group), now).map_and_table()
+        return {each["name"]: each["active"] for each in found["columns"][1]}
+
+    assert column("workload") == {"shop/web": 5, "shop/api": 3, "dev/new": None}
+    assert column("namespace") == {"shop": 8, "dev": 0}
+    view = View(traffic, ViewQuery(via="service:shop/api"), now)
+    found = view.map_and_table()
+    assert found["active"] == 17
+    assert {each["service"]["name"]: each["active"] for each in found["rows"]} == column("pod")
+    assert view.open_line()["active"] == 3
+    assert View(traffic, ViewQuery(namespace="pay"), now).map_and_table()["active"] == 9
+
+
 def test_reasons_without_end_do_not_fill_the_column(traffic):
     for number in range(50):
         traffic.add(of_node("node1", dropped(f"r{number}")))
     traffic.add(of_node("node1", flow()))
     pods = shown(traffic)["columns"][2]
     assert len([each for each in pods if each["kind"] == "nobody"]) == 6
-    assert pods[0]["kind"] == "workload"
+    assert "workload" in [each["kind"] for each in pods]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +218,7 @@ def test_an_open_line_has_its_flows(traffic):
     found = View(traffic, query).open_line()
     assert found["total"]["connections"] == 1
     assert [each["flow"].client.pod for each in found["flows"]] == ["a/c"]
-    assert found["history"][-1] == (1, 1)
+    assert found["history"][-1] == (1000, 1, 1)
     assert json.loads(encode(found))["flows"][0]["flow"]["verdict"] == "failed"
 
 
@@ -224,6 +254,8 @@ def test_choices_name_what_the_filters_may_want(traffic):
         ({"window": "61"}, "window: '61' is not one of 60, 300"),
         ({"verdict": "lost"}, "verdict: 'lost' is not one of forwarded, failed"),
         ({"sort": "name"}, "sort: 'name' is not one of problems"),
+        ({"until": "2026-11-29T03:10:00"}, "until: '2026-11-29T03:10:00' is not a time with"),
+        ({"until": "yesterday"}, "until: 'yesterday' is not a time with its zone, as 20"),
         ({"rows": "-1"}, "rows: '-1' is not a number from 1 to 10000"),
         ({"rows": "²"}, "rows: '²' is not a number"),
         ({"rows": "10001"}, "rows: '10001' is not a number"),
@@ -240,3 +272,9 @@ def test_queries_that_cannot_be(given, why):
 def test_a_query_has_what_the_page_asks_for():
     query = parse_query({"group": "node", "window": "300", "rows": "5", "verdict": "", "text": "x"})
     assert query == ViewQuery(group="node", window=300, rows=5, text="x")
+
+
+def test_a_window_ends_with_a_slot():
+    assert parse_query({"until": "1970-01-01T01:00:59+00:00"}).until == 3640
+    assert parse_query({"until": "1970-01-01T01:00:59Z"}).until == 3640
+    assert parse_query({"until": ""}).until == 0
