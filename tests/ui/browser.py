@@ -30,6 +30,10 @@ _KEYS = {
     "Tab": (9, ""),
     "Enter": (13, "\r"),
     "Escape": (27, ""),
+    "ArrowLeft": (37, ""),
+    "ArrowUp": (38, ""),
+    "ArrowRight": (39, ""),
+    "ArrowDown": (40, ""),
 }
 
 
@@ -47,10 +51,7 @@ class Browser:
         target = self.command("Target.createTarget", url="about:blank")["targetId"]
         attached = self.command("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        size = {"width": width, "height": height}
-        self.command(
-            "Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False
-        )
+        self.resize(width, height)
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.command(f"{domain}.enable")
 
@@ -144,6 +145,13 @@ class Browser:
             for each in nodes
             if not each["ignored"]
         ]
+
+    def resize(self, width: int, height: int) -> None:
+        """The window, in pixels."""
+        size = {"width": width, "height": height}
+        self.command(
+            "Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False
+        )
 
     def prefer(self, scheme: str) -> None:
         """`scheme`: light or dark."""

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server of `kubectl ebpflb ui`, over agents that print what a test gives them."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from ebpflb.kubectl.ui.active import ActiveConnections, AskRates
 from ebpflb.kubectl.ui.aside import Heard
@@ -81,6 +83,44 @@ def page_over(*nodes: str, traffic: EdgeTraffic | None = None, **asked: Any) -> 
     finally:
         following.stop()
         agents.end()
+
+
+@contextmanager
+def clean_page(browser: Browser, *nodes: str, **asked: Any) -> Iterator[Page]:
+    """At the end the browser has reported no error, and contacted no other server."""
+    with page_over(*nodes, **asked) as made:
+        try:
+            yield made
+        finally:
+            requests, complaints = browser.leave()
+    assert not complaints
+    assert {urlsplit(each).netloc for each in requests} == {urlsplit(made.url).netloc}
+
+
+def show(
+    browser: Browser, page: Page, query: str = "", lines: str = "4 lines, 11 connections"
+) -> None:
+    """Open the page, and wait for so many lines."""
+    browser.open(page.url + query)
+    browser.wait(shown_lines(lines))
+
+
+def shown_lines(text: str) -> str:
+    """The condition that it tells of so many."""
+    return f"document.querySelector('#shown').textContent === {json.dumps(text)}"
+
+
+def address(browser: Browser) -> str:
+    return str(browser.run("location.search"))
+
+
+def cards(browser: Browser) -> list[list[str]]:
+    """Name, problems and rate, column by column."""
+    found: list[list[str]] = browser.run(
+        "[...document.querySelectorAll('.card')]"
+        ".map((card) => [...card.children].map((part) => part.textContent))"
+    )
+    return found
 
 
 def table(browser: Browser) -> list[list[str]]:

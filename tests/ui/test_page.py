@@ -1,68 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page in a real browser shows what agents sent."""
 
-import json
-import re
-from contextlib import contextmanager
-from urllib.parse import urlsplit
+from msgspec import convert
 
-import pytest
-
-from tests.ui.browser import Browser
-from tests.ui.flows import dropped, failed, flow, refused
-from tests.ui.page import CLUSTER, page_over, table
+from ebpflb.kubectl.ui.aside import Heard
+from ebpflb.model.flow import ServiceRate
+from tests.ui.flows import dropped, flow, refused
+from tests.ui.page import CLUSTER, address, cards, clean_page, show, shown_lines, table
+from tests.unit.kubectl.answers import backend, service
 
 HOSTILE = '<img src=x onerror="document.title=1">'
-SHOWN = "document.querySelector('#shown').textContent"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as made:
-        yield made
-
-
-@contextmanager
-def clean_page(browser, *nodes):
-    """At the end the browser has reported no error, and contacted no other server."""
-    with page_over(*nodes) as made:
-        try:
-            yield made
-        finally:
-            requests, complaints = browser.leave()
-    assert not complaints
-    assert {urlsplit(each).netloc for each in requests} == {urlsplit(made.url).netloc}
-
-
-@pytest.fixture
-def page(browser):
-    """A page with a few flows of each kind."""
-    with clean_page(browser, "node1", "node2") as made:
-        made.agents.send("node1", *[flow()] * 5, failed(), refused(service="shop/broken"))
-        made.agents.send("node2", *[flow(client="dev/curl", service="pay/api")] * 3, dropped())
-        yield made
-
-
-def show(browser, page, query="", lines="4 lines, 11 connections"):
-    browser.open(page.url + query)
-    browser.wait(f"{SHOWN} === {json.dumps(lines)}")
-
-
-def cards(browser):
-    """Name, problems and rate, column by column."""
-    return browser.run(
-        "[...document.querySelectorAll('.card')]"
-        ".map((card) => [...card.children].map((part) => part.textContent))"
-    )
-
-
-def address(browser):
-    return browser.run("location.search")
 
 
 def test_the_table_shows_what_was_sent(browser, page):
     show(browser, page, "?view=table")
-    assert [row[:4] + row[5:6] for row in table(browser)] == [
+    assert [row[:4] + row[6:7] for row in table(browser)] == [
         ["shop/cart", "shop/web", "shop/web", "6", "1 failed: no answer"],
         ["shop/cart", "shop/broken", "refused: no endpoint", "1", "1 refused: no endpoint"],
         ["shop/cart", "shop/web", "dropped: source range", "1", "1 dropped: source range"],
@@ -83,14 +35,14 @@ def test_the_page_and_its_tab_name_the_cluster(browser, page):
 def test_the_map_shows_the_same(browser, page):
     show(browser, page)
     assert [card[:2] for card in cards(browser)] == [
-        ["shop/cart", "▲ 3"],
+        ["shop/cart", "▲ 38 %"],
         ["dev/curl", ""],
-        ["shop/broken", "▲ 1"],
-        ["shop/web", "▲ 2"],
+        ["shop/broken", "▲ 100 %"],
+        ["shop/web", "▲ 29 %"],
         ["pay/api", ""],
-        ["shop/web", "▲ 1"],
         ["refused: no endpoint", ""],
         ["dropped: source range", ""],
+        ["shop/web", "▲ 11 %"],
     ]
     assert browser.run("document.querySelectorAll('.line').length") == 7
 
@@ -98,7 +50,7 @@ def test_the_map_shows_the_same(browser, page):
 def test_new_flows_appear_by_themselves(browser, page):
     show(browser, page)
     page.agents.send("node1", flow(client="dev/new"))
-    browser.wait(f"{SHOWN} === '5 lines, 12 connections'")
+    browser.wait(shown_lines("5 lines, 12 connections"))
     assert "dev/new" in [card[0] for card in cards(browser)]
 
 
@@ -115,10 +67,10 @@ def test_filters_stand_in_the_address(browser, page):
         field.dispatchEvent(new Event('input', { bubbles: true }));
         """
     )
-    browser.wait(f"{SHOWN} === '1 line, 1 connection of 11'")
+    browser.wait(shown_lines("1 line, 1 connection of 11"))
     assert address(browser) == "?view=table&verdict=failed"
     browser.open(browser.run("location.href"))
-    browser.wait(f"{SHOWN} === '1 line, 1 connection of 11'")
+    browser.wait(shown_lines("1 line, 1 connection of 11"))
     assert browser.run("document.querySelector('[name=verdict]').value") == "failed"
 
 
@@ -127,35 +79,11 @@ def test_a_name_counts_once_it_is_complete(browser, page):
     browser.run("document.querySelector('[name=service]').focus()")
     browser.command("Input.insertText", text="pay/api")
     browser.press("Enter")
-    browser.wait(f"{SHOWN} === '1 line, 3 connections of 11'")
+    browser.wait(shown_lines("1 line, 3 connections of 11"))
     assert address(browser) == "?service=pay%2Fapi"
     assert browser.run("document.querySelector('[role=status]').textContent") == (
         "1 line, 3 connections of 11"
     )
-
-
-def label_of_focus(browser):
-    """Without the rate, which changes every moment."""
-    label = browser.run("document.activeElement.getAttribute('aria-label')")
-    return re.sub(r", [\d.]+/\w+", "", label)
-
-
-def test_the_keyboard_opens_and_closes_a_line(browser, page):
-    show(browser, page)
-    for _ in range(30):
-        browser.press("Tab")
-        if browser.run("document.activeElement.classList.contains('line')"):
-            break
-    focused = label_of_focus(browser)
-    assert "connections" in focused
-    browser.press("Enter")
-    browser.wait("document.activeElement.id === 'panel-title'")
-    assert "client=" in address(browser)
-    assert browser.run("document.querySelectorAll('#panel .flows li').length") > 0
-    browser.press("Escape")
-    browser.wait("document.querySelector('#panel').hidden")
-    assert address(browser) == ""
-    assert label_of_focus(browser) == focused
 
 
 def test_the_back_button_closes_a_line(browser, page):
@@ -194,9 +122,14 @@ def test_a_screen_reader_gets_roles_and_names(browser, page):
         ("rowheader", "shop/cart to shop/broken to refused: no endpoint: details"),
         ("dialog", "dev/curl → any Service → any pod"),
         ("button", "Close"),
-        ("image", "Last 5 minutes: 11 connections, 3 of them went wrong"),
+        ("button", "Copy command"),
     ):
         assert found in tree
+    bars = [name for role, name in tree if role == "group" and name.startswith("5 minutes until ")]
+    assert [name.partition(": ")[2] for name in bars] == [
+        "11 connections, 3 with problems",
+        "3 connections, 0 with problems",
+    ]
     show(browser, page)
     buttons = [name for role, name in browser.tree() if role == "button"]
     assert any(name.startswith("dev/curl to pay/api: 3 connections, ") for name in buttons)
@@ -261,7 +194,7 @@ def test_500_services_and_5000_edges(browser):
         page.agents.send("node1", *flows[:2500], refused(service="team7/broken"))
         page.agents.send("node2", *flows[2500:])
         show(browser, page, "?group=pod", "1,001 lines, 5,001 connections")
-        assert browser.text("#targets") == "Pods"
+        assert browser.text("#heads span:last-child") == "Pods"
         drawn = browser.run("document.querySelectorAll('*').length")
         assert drawn < 4000
         assert len(cards(browser)) <= 3 * 15 + 6
@@ -275,47 +208,47 @@ def test_500_services_and_5000_edges(browser):
         browser.wait("document.querySelectorAll('#table-view tbody tr').length === 1001")
 
 
-def test_the_command_has_ended(browser):
-    with page_over("node1") as page:
-        page.agents.send("node1", flow())
-        show(browser, page, lines="1 line, 1 connection")
-    browser.wait("!document.querySelector('#trouble').hidden")
-    assert "has ended" in browser.text("#trouble")
-    browser.leave()
+COPIED = """
+navigator.clipboard.writeText = async (text) => { document.body.dataset.copied = text; };
+document.querySelector('#copy').click();
+"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(browser, page, scheme):
-    browser.prefer(scheme)
+def test_the_command_for_a_terminal_is_copied(browser, page):
+    copied = "document.body.dataset.copied"
+    show(browser, page, "?namespace=pay&verdict=forwarded", "1 line, 3 connections of 11")
+    browser.run(COPIED)
+    browser.wait(copied)
+    head = "kubectl ebpflb flows --context main"
+    assert browser.run(copied) == f"{head} -n pay --verdict forwarded --since 1m"
+    assert browser.text("#copy") == "Copied"
+    show(browser, page, "?via=service%3Ashop%2Fbroken")
+    browser.wait("document.querySelector('#panel .flows button')")
+    browser.run(COPIED)
+    browser.wait(copied)
+    assert browser.run(copied) == f"{head} -A --service shop/broken --since 1m"
+    browser.run("document.querySelector('#panel .flows button').click()")
+    browser.wait("document.querySelector('#panel pre').textContent.startsWith('node1$')")
+    browser.run("document.querySelector('#panel pre').previousElementSibling.click()")
+    browser.wait(f"{copied}.includes('explain')")
+    assert browser.run(copied).startswith("kubectl ebpflb explain --context main -n shop --node ")
+
+
+def test_services_show_what_they_have_open(browser):
+    active = convert(service(backend("10.1.0.1"), namespace="shop", active=1234), ServiceRate)
+    with clean_page(browser, "node1", rates=lambda: Heard([active])) as page:
+        page.agents.send("node1", flow(), flow(service="shop/new"))
+        show(browser, page, "?view=table&via=service%3Ashop%2Fweb", "2 lines, 2 connections")
+        browser.wait("document.querySelector('.active b').textContent === '1,234'")
+        assert {row[1]: row[5] for row in table(browser)} == {
+            "shop/new": "\N{EN DASH}",
+            "shop/web": "1,234",
+        }
+        assert "Active now\n1,234 of the Service" in browser.text("#panel .facts")
+
+
+def test_the_legend_explains_what_is_drawn(browser, page):
     show(browser, page)
-    pairs = {
-        "body": "body",
-        ".card .rate": ".card",
-        ".card .namespace": ".card",
-        ".card .trouble": ".card",
-        ".card.nobody .name": ".card.nobody",
-        "#shown": "body",
-        "#summary .bad dd": "body",
-    }
-    for text, ground in pairs.items():
-        assert (
-            contrast(colour(browser, text, "color"), colour(browser, ground, "backgroundColor"))
-            > 4.5
-        )
-
-
-def colour(browser, selector, what):
-    found = browser.run(f"getComputedStyle(document.querySelector({json.dumps(selector)})).{what}")
-    return [int(part) for part in found.removeprefix("rgb(").removesuffix(")").split(",")]
-
-
-def contrast(one, other):
-    """As WCAG defines it."""
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-def luminance(parts):
-    lights = [part / 255 for part in parts]
-    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in lights]
-    return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    assert not browser.run("document.querySelector('#legend dl').checkVisibility()")
+    browser.run("document.querySelector('#legend summary').click()")
+    assert "The share of connections with problems." in browser.text("#legend dl")

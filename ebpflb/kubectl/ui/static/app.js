@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests the traffic every two seconds, and draws what the page's address selects.
 
+import { HEADS } from "./columns.js";
+import { copy } from "./copy.js";
 import { element, keepChildren, setAttributes, setText } from "./dom.js";
-import { count, counted } from "./format.js";
+import { count, counted, when } from "./format.js";
 import { drawMap } from "./map.js";
 import { drawPanel, makePanel } from "./panel.js";
 import { change, cleared, isFiltered, isLineOpen, query, read } from "./state.js";
 import { drawNodes, drawSummary } from "./summary.js";
 import { drawTable } from "./table.js";
+import { drawTime, iso, startSlider } from "./time.js";
 
 const PERIOD_MS = 2000;
 const TYPING_MS = 250;
-
-// Over the ends of the lines, by what they are grouped by.
-const TARGETS = { workload: "Workloads", pod: "Pods", namespace: "Namespaces", node: "Nodes", zone: "Zones" };
 
 const at = (id) => document.getElementById(id);
 const form = at("filters");
@@ -21,6 +21,8 @@ const panel = at("panel");
 let timer = null;
 let isPaused = false;
 let latest = null;
+// When the figures were right, in seconds since 1970.
+let asOf = null;
 // What had the focus when the panel was opened.
 let opener = null;
 // Answers to earlier requests are ignored.
@@ -40,6 +42,7 @@ async function refresh(isAsked = false) {
   clearTimeout(timer);
   const mine = ++question;
   const state = read();
+  if (isAsked) drawTime(at("back"), at("past"), state, null);
   try {
     const [view, line] = await Promise.all([
       ask("view", query(state)),
@@ -49,17 +52,23 @@ async function refresh(isAsked = false) {
     latest = { view, line };
     draw();
     if (isAsked) setText(at("said"), at("shown").textContent);
-    complain(view.trouble);
+    const isFollowed = view.nodes.some((node) => node.state !== "silent");
+    if (isFollowed || state.until) asOf = Date.now() / 1000;
+    complain(view.trouble, !isFollowed && !state.until && view.nodes.length > 0);
   } catch (error) {
     if (mine !== question) return;
-    complain(error.message);
+    complain(error.message, true);
   }
-  if (!isPaused && !document.hidden) timer = setTimeout(() => refresh(), PERIOD_MS);
+  if (!isPaused && !document.hidden && !state.until) timer = setTimeout(() => refresh(), PERIOD_MS);
 }
 
-function complain(text) {
-  setText(at("trouble"), text || "");
-  at("trouble").hidden = !text;
+// `isOld`: the figures are those of an earlier time.
+function complain(text, isOld) {
+  const age = isOld && asOf ? ` (figures as of ${when(Math.floor(asOf))})` : "";
+  const said = text || age ? `${text || "No node is followed"}${age}` : "";
+  setText(at("trouble"), said);
+  at("trouble").hidden = !said;
+  document.body.classList.toggle("old", Boolean(age));
 }
 
 function draw() {
@@ -67,10 +76,12 @@ function draw() {
   const { view, line } = latest;
   showPanel(state, line);
   setText(at("cluster"), view.cluster);
-  setText(at("targets"), TARGETS[state.group]);
+  HEADS[state.group].forEach((name, column) => setText(at("heads").children[column], `${name}s`));
+  drawTime(at("back"), at("past"), state, view);
+  setAttributes(at("copy"), { title: commandOf(latest) });
   document.title = `ebpflb: ${view.cluster}`;
   drawNodes(at("nodes"), view.nodes);
-  drawSummary(at("summary"), view);
+  drawSummary(at("summary"), view, lookAtMinute);
   drawEmpty(view, state);
   for (const button of document.querySelectorAll("[data-view]")) {
     setAttributes(button, { "aria-pressed": String(button.dataset.view === state.view) });
@@ -94,14 +105,17 @@ function drawEmpty(view, state) {
   setText(at("shown"), isFiltered(state) ? `${lines} of ${count(view.seen)}` : lines);
 }
 
+const commandOf = ({ view, line }) => (line ?? view).command;
+
 function emptyText(view, state) {
   if (view.seen && isFiltered(state)) return "No flows match the filters.";
   if (view.nodes.length && view.nodes.every((node) => node.state === "silent")) {
     return `No node answers. ${view.nodes[0].node}: ${view.nodes[0].why}`;
   }
+  if (state.until) return "The nodes have kept no flows of this time.";
   return (
     "No flows yet. Agents report a connection when it ends, and refusals and drops at once: " +
-    "new traffic to Services will appear here."
+    "new traffic to Services will appear here. Earlier flows: look back, at the top."
   );
 }
 
@@ -113,13 +127,18 @@ function showPanel(state, line) {
   const isOpen = Boolean(line) && isLineOpen(state);
   if (isOpen && panel.hidden) makePanel(panel, close);
   panel.hidden = !isOpen;
-  if (isOpen) drawPanel(panel, line, state, ask);
+  if (isOpen) drawPanel(panel, line, state, ask, lookAtMinute);
 }
 
 function go(wanted, isStep = false) {
   change(wanted, isStep);
+  fillForm();
   return refresh(true);
 }
+
+// At the window that ends then; 0 for now.
+const look = (end) => go(end ? { until: iso(end) } : { until: "" }, true);
+const lookAtMinute = (end) => go({ until: iso(end), window: "60" }, true);
 
 async function open(wanted) {
   opener = document.activeElement?.dataset.key ?? null;
@@ -162,6 +181,9 @@ form.addEventListener("reset", (event) => {
 for (const button of document.querySelectorAll("[data-view]")) {
   button.addEventListener("click", () => go({ view: button.dataset.view }));
 }
+startSlider(at("back"), look);
+at("past").lastElementChild.addEventListener("click", () => look(0));
+at("copy").addEventListener("click", () => latest && copy(at("copy"), commandOf(latest)));
 at("pause").addEventListener("click", () => {
   isPaused = !isPaused;
   setAttributes(at("pause"), { "aria-pressed": String(isPaused) });
@@ -181,8 +203,8 @@ document.querySelector(".skip").addEventListener("click", async (event) => {
 });
 window.addEventListener("popstate", () => {
   fillForm();
-  refresh();
+  refresh(true);
 });
 new ResizeObserver(() => latest && read().view === "map" && drawMap(at("map"), latest.view, read(), open)).observe(at("map"));
 fillForm();
-refresh();
+refresh(true);

@@ -7,16 +7,11 @@ export const count = (number) => number.toLocaleString("en-US");
 
 export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
-function short(number) {
-  if (number >= 100) return count(Math.round(number));
-  return number.toFixed(number >= 10 || Number.isInteger(number) ? 0 : 1);
-}
-
-// Low rates are per minute: 0.05/s says little.
+// Two digits, or all of a larger number.
 export function rate(number, seconds) {
-  if (!number) return "0/s";
   const each = number / seconds;
-  return each >= 1 ? `${short(each)}/s` : `${short(each * 60)}/min`;
+  if (!each) return "0/s";
+  return `${each < 99.5 ? each.toPrecision(2) : count(Math.round(each))}/s`;
 }
 
 export function bytes(number) {
@@ -40,11 +35,25 @@ export function duration(seconds) {
 
 export const quantiles = (found) => (found ? `${duration(found.p50)} / ${duration(found.p95)}` : "–");
 
-// In the time zone of the browser; the text itself if it is not a time.
+// Times of day are in the time zone of the browser.
+const timeOf = (moment) => moment.toLocaleTimeString("en-GB");
+
+// `seconds`: since 1970. Without seconds of the minute that are 0.
+export const timeOfDay = (seconds) => timeOf(new Date(seconds * 1000)).replace(/:00$/, "");
+
+// With the date, unless that is today.
+export function when(seconds) {
+  const moment = new Date(seconds * 1000);
+  const isToday = moment.toDateString() === new Date().toDateString();
+  const day = isToday ? "" : `${moment.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} `;
+  return day + timeOfDay(seconds);
+}
+
+// The text itself if it is not a time.
 export function clock(text) {
   const moment = new Date(text);
   if (Number.isNaN(moment.getTime())) return text;
-  return `${moment.toLocaleTimeString("en-GB")}.${String(moment.getMilliseconds()).padStart(3, "0")}`;
+  return `${timeOf(moment)}.${String(moment.getMilliseconds()).padStart(3, "0")}`;
 }
 
 // All verdicts but "forwarded".
@@ -53,6 +62,13 @@ const PROBLEMS = ["failed", "refused", "dropped"];
 export function problems(tally) {
   const parts = PROBLEMS.filter((name) => tally[name]);
   return parts.map((name) => `${count(tally[name])} ${name}`).join(", ");
+}
+
+// Of the connections, in percent.
+export function problemShare(tally) {
+  const percent = (100 * problemCount(tally)) / tally.connections;
+  if (percent > 0 && percent < 1) return "<1 %";
+  return percent > 99 && percent < 100 ? ">99 %" : `${Math.round(percent)} %`;
 }
 
 export const problemCount = (tally) => PROBLEMS.reduce((sum, name) => sum + tally[name], 0);

@@ -1,26 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // The map: clients, Services and pods in three columns of cards, and lines between them. The width of
-// a line shows its number of connections, and the red part how many of them went wrong.
+// a line shows its number of connections, and the red part how many of them had problems. Its spine is
+// seen by who cannot tell pale colours.
 
 import { element, keepChildren, setAttributes, setText, svg } from "./dom.js";
-import { count, counted, problemCount, problems, rate } from "./format.js";
+import { counted, problemCount, problemShare, problems, rate } from "./format.js";
+import { showName } from "./names.js";
+import { chain, rove } from "./roving.js";
 import { LINE } from "./state.js";
 
-const CARD_HEIGHT = 27;
-// The largest card of a map with few of them, and of a full one.
-const LARGEST = 96;
-const LARGEST_OF_MANY = 34;
+// Of a card with few connections: in a window that is low, and in one that is high.
+const LOW = 27;
+const HIGH = 60;
+// The largest card of a map with few of them, and of a full one, as multiples of that.
+const LARGEST = 4;
+const LARGEST_OF_MANY = 1.25;
 const GAP = 6;
-const HEIGHT = 470;
-const THINNEST = 1.2;
+const LEAST_HEIGHT = 420;
+const MARGIN = 24;
+const THINNEST = 1.5;
+const SPINE = 1.5;
+const THINNEST_RED = 2.2;
 // The share of the width that the cards of one column take.
-const CARD_SHARE = 0.25;
-const LAST = ["nobody", "others"];
+const CARD_SHARE = 0.27;
 
 export function drawMap(box, view, state, open) {
-  const layout = layOut(view, box.clientWidth);
+  const room = window.innerHeight - box.getBoundingClientRect().top - window.scrollY - MARGIN;
+  const layout = layOut(view, box.clientWidth, Math.max(room, LEAST_HEIGHT));
   const drawing = box.querySelector("svg");
   setAttributes(drawing, { width: box.clientWidth, height: layout.height });
+  setAttributes(box, { class: view.links.some(problemCount) ? "troubled" : null });
   keepChildren(
     drawing,
     layout.lines,
@@ -40,17 +49,35 @@ export function drawMap(box, view, state, open) {
     (card) => makeCard(card, open),
     (target, card) => updateCard(target, card, view, state),
   );
+  rove(box, movesOf(layout));
 }
 
-function layOut(view, width) {
-  const scale = pixelsEach(view);
+// Up and down within a column of cards, or of lines; left and right along the lines.
+function movesOf({ cards, lines }) {
+  const moves = new Map();
+  const keys = (items) => items.map(({ key }) => key);
+  for (const at of [0, 1, 2]) chain(moves, keys(cards.filter((card) => card.at === at)), "ArrowUp", "ArrowDown");
+  const ordered = lines.toSorted((one, other) => one.fromMiddle - other.fromMiddle);
+  for (const at of [0, 1]) chain(moves, keys(ordered.filter(({ link }) => link.column === at)), "ArrowUp", "ArrowDown");
+  for (const { key, from, to } of ordered) {
+    Object.assign(moves.get(key), { ArrowLeft: from.key, ArrowRight: to.key });
+    moves.get(from.key).ArrowRight ??= key;
+    moves.get(to.key).ArrowLeft ??= key;
+  }
+  return moves;
+}
+
+function layOut(view, width, room) {
+  const most = Math.max(1, ...view.columns.map((groups) => groups.length));
+  const low = Math.min(HIGH, Math.max(LOW, Math.floor(room / most) - GAP));
+  const scale = pixelsEach(view, room, low);
   const cardWidth = width * CARD_SHARE;
   const columns = ordered(view).map((groups, at) => {
     let top = 0;
     return new Map(
       groups.map((group) => {
         const isToScale = group.kind !== "others";
-        const height = Math.max(CARD_HEIGHT, isToScale ? group.connections * scale : 0);
+        const height = Math.max(low, isToScale ? group.connections * scale : 0);
         const left = (at * (width - cardWidth)) / 2;
         const card = { key: `${LINE[at]}=${group.id}`, at, group, left, top, width: cardWidth, height };
         top += height + GAP;
@@ -64,7 +91,8 @@ function layOut(view, width) {
 }
 
 // Clients and pods follow the order of the Services that they are linked to, so that fewer lines cross.
-// It does not depend on numbers, so nothing moves unless links come or go. LAST stay last.
+// What has problems comes first, and the others last. Beyond that it does not depend on numbers, so
+// nothing moves unless links come or go.
 function ordered({ columns, links }) {
   const places = new Map(columns[1].map((group, at) => [group.id, at]));
   return columns.map((groups, at) => {
@@ -75,21 +103,21 @@ function ordered({ columns, links }) {
       const found = linked.get(id).map((link) => places.get(link[service]));
       return found.reduce((sum, place) => sum + place, 0) / found.length;
     };
-    const rank = (group) => LAST.indexOf(group.kind);
+    const rank = (group) => (group.kind === "others" ? 2 : problemCount(group) ? 0 : 1);
     return [...groups].sort((one, other) => rank(one) - rank(other) || mean(one) - mean(other));
   });
 }
 
 // As many as fit for each connection, with room for cards that are too small to be to scale. The card
 // of the others is not to scale, because its sum would make the rest thin.
-function pixelsEach(view) {
+function pixelsEach(view, room, low) {
   const shown = view.columns.map((groups) => groups.filter((group) => group.kind !== "others"));
   const largest = Math.max(1, ...shown.flat().map((group) => group.connections));
   const fitting = shown.map((groups) => {
     const sum = groups.reduce((all, group) => all + group.connections, 0);
-    return Math.max(HEIGHT - groups.length * (CARD_HEIGHT + GAP), CARD_HEIGHT) / Math.max(sum, 1);
+    return Math.max(room - groups.length * (low + GAP), low) / Math.max(sum, 1);
   });
-  return Math.max(LARGEST_OF_MANY / largest, Math.min(LARGEST / largest, ...fitting));
+  return Math.max((LARGEST_OF_MANY * low) / largest, Math.min((LARGEST * low) / largest, ...fitting));
 }
 
 function stackLines(links, columns, scale) {
@@ -105,7 +133,8 @@ function stackLines(links, columns, scale) {
   }
   stack(lines, "from", "to");
   stack(lines, "to", "from");
-  return lines;
+  // What has problems is drawn over the rest.
+  return lines.sort((one, other) => Boolean(problemCount(one.link)) - Boolean(problemCount(other.link)));
 }
 
 const thickness = (lines) => lines.reduce((all, line) => all + line.wide, 0);
@@ -127,9 +156,7 @@ function makeLine(line, open) {
   return svg(
     "g",
     {
-      class: "line",
       role: "button",
-      tabindex: 0,
       click: start,
       keydown: (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
@@ -138,9 +165,7 @@ function makeLine(line, open) {
       },
     },
     svg("title"),
-    svg("path", { class: "near" }),
-    svg("path", { class: "fine" }),
-    svg("path", { class: "bad" }),
+    ...["near", "fine", "spine", "bad"].map((kind) => svg("path", { class: kind })),
   );
 }
 
@@ -157,14 +182,16 @@ function updateLine(target, line, view, state) {
   const [left, right] = [from.left + from.width, to.left];
   const middle = (left + right) / 2;
   const path = `M${left},${line.fromMiddle} C${middle},${line.fromMiddle} ${middle},${line.toMiddle} ${right},${line.toMiddle}`;
-  const [title, near, fine, bad] = target.children;
+  const [title, near, fine, spine, bad] = target.children;
   const said = `${from.group.name} to ${to.group.name}: ${spoken(link, view)}`;
   setText(title, said);
   setAttributes(target, { "aria-label": said, "aria-expanded": String(isOpen(wantedBy(line), state)) });
   setAttributes(near, { d: path, "stroke-width": Math.max(line.wide, 9) });
   setAttributes(fine, { d: path, "stroke-width": line.wide });
+  setAttributes(spine, { d: path, "stroke-width": SPINE });
   const share = problemCount(link) / link.connections;
-  setAttributes(bad, { d: path, "stroke-width": share ? Math.max(line.wide * share, THINNEST) : 0 });
+  setAttributes(bad, { d: path, "stroke-width": share ? Math.max(line.wide * share, THINNEST_RED) : 0 });
+  setAttributes(target, { class: share ? "line unwell" : "line" });
 }
 
 function makeCard(card, open) {
@@ -186,7 +213,7 @@ function updateCard(target, card, view, state) {
   showName(name, group);
   const bad = problemCount(group);
   const isNobody = group.kind === "nobody";
-  setText(trouble, bad && !isNobody ? `▲ ${count(bad)}` : "");
+  setText(trouble, bad && !isNobody ? `▲ ${problemShare(group)}` : "");
   setText(number, rate(group.connections, view.seconds));
   setAttributes(target, {
     class: `card ${group.kind}`,
@@ -197,22 +224,12 @@ function updateCard(target, card, view, state) {
   for (const side of ["left", "top", "width", "height"]) target.style[side] = `${card[side]}px`;
 }
 
-// The namespace of a name is paler.
-export function showName(target, group) {
-  const [, before, after] = /^((?:[^/]*\/)?)(.*)$/s.exec(shownName(group));
-  if (target.textContent === before + after) return;
-  target.replaceChildren(element("span", { class: "namespace" }, before), element("span", {}, after));
-}
-
-export function shownName(group) {
-  if (group.kind !== "others") return group.name;
-  return group.hidden ? `${count(group.hidden)} others` : "others";
-}
-
 function spoken(tally, view) {
   const bad = problems(tally);
-  const all = `${counted(tally.connections, "connection")}, ${rate(tally.connections, view.seconds)}`;
-  return bad ? `${all}, ${bad}` : all;
+  const parts = [counted(tally.connections, "connection"), rate(tally.connections, view.seconds)];
+  if (bad) parts.push(`▲ ${problemShare(tally)}: ${bad}`);
+  if (tally.active) parts.push(`${tally.active} active now`);
+  return parts.join(", ");
 }
 
 const isOpen = (wanted, state) => LINE.every((name) => wanted[name] === state[name]);

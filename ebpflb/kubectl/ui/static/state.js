@@ -15,6 +15,7 @@ const DEFAULTS = {
   client: "",
   via: "",
   target: "",
+  until: "",
 };
 export const LINE = ["client", "via", "target"];
 const FILTERS = ["namespace", "service", "node", "verdict", "text"];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same data as the map, in rows: client, Service and pod, and every number.
 
-import { COLUMNS, NAMES } from "./columns.js";
+import { COLUMNS, HEADS, NAMES } from "./columns.js";
 import { element, keepChildren, setAttributes, setText } from "./dom.js";
 import { bytes, counted, problemCount } from "./format.js";
-import { showName } from "./map.js";
+import { showName } from "./names.js";
 
 const kindOf = (name, at) => (at < NAMES ? null : name === "Problems" ? "problems" : "number");
 
@@ -13,7 +13,9 @@ export function drawTable(box, view, state, open, change) {
   const [table, rest] = box.children;
   const [, head, body] = table.children;
   COLUMNS.forEach(([, by], at) => {
-    setAttributes(head.firstElementChild.children[at], { "aria-sort": by === state.sort ? order(by) : null });
+    const cell = head.firstElementChild.children[at];
+    setAttributes(cell, { "aria-sort": by === state.sort ? order(by) : null });
+    if (at < NAMES) setText(cell.firstElementChild, HEADS[state.group][at]);
   });
   keepChildren(
     body,
