@@ -137,7 +137,7 @@ def _latency(services: int, rounds: int) -> Iterator[Row]:
     labels = {name: PortLabels("default", name.service, "http", "TCP") for name in names}
     kinds = FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END
     records = [_record(event, bound) for event in kinds for bound in (*BOUNDS, 2 * BOUNDS[-1])]
-    latency = ServiceLatency("node1")
+    latency = ServiceLatency()
     began = time.process_time()
     for name in names:
         for number, record in enumerate(records):

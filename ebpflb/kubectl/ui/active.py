@@ -78,6 +78,6 @@ def _read(ask: AskRates) -> ActiveNow:
         return ActiveNow(None, " ".join(str(error).split()))
     sums = Counter[str]()
     for each in found:
-        sums[f"{each.namespace}/{each.service}"] += each.active
+        sums[f"{each.namespace}/{each.service}"] += each.active or 0
     without = set().union(*(nodes for why, nodes in failures.items() if why != NO_AGENT))
     return ActiveNow(sums, f"without {some(without)}, no answer" if without else "")
