@@ -2,7 +2,8 @@
 """The server of `kubectl ebpflb ui`, over agents that print what a test gives them."""
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -54,14 +55,15 @@ def pages_of(
     run: Run = explained,
     flows: AskFlows = lambda _: Heard([]),
     rates: AskRates = lambda: Heard([]),
+    clock: Callable[[], float] = time.time,
 ) -> Pages:
-    """`flows`: of the past."""
+    """`flows`: of the past, by this clock."""
     words = CommandWords("main", "")
     return pages_of_sources(
         PageSources(
             traffic,
             following,
-            Past(flows),
+            Past(flows, clock),
             ActiveConnections(rates),
             partial(answer_of_node, run, words),
             words,

@@ -95,6 +95,9 @@ def test_the_slider_looks_back_and_returns(browser, page, kept):
     assert end % 300 == 0
     assert 3600 <= time.time() - end < 3600 + 300 + 60
     assert browser.text("#back output") == f"until {clock(browser, end)}"
+    browser.run(slide % -999)
+    browser.wait("document.querySelector('#empty').textContent.includes('kept no flows')")
+    assert browser.run("document.querySelector('#trouble').hidden")
     browser.run(slide % 0)
     browser.wait(f"{PAST}.hidden")
     assert address(browser) == ""
@@ -132,6 +135,7 @@ def test_while_the_nodes_are_asked_the_page_says_so(browser):
         go.set()
         browser.wait("!document.querySelector('#trouble').hidden")
         assert browser.text("#trouble").startswith("no node answers (figures as of ")
+        assert browser.text("#past b") == "Past: no answer"
     browser.leave()
 
 

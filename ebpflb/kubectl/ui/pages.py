@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 from ebpflb.cli.flows import frontend_of
 from ebpflb.errors import ConfigError
+from ebpflb.kubectl.asking import NO_AGENT
 from ebpflb.kubectl.flows import HIDDEN_ENDS, is_hidden
+from ebpflb.kubectl.relay_streams import RELAY
 from ebpflb.kubectl.ui.active import OF_THE_PAST, ActiveConnections
 from ebpflb.kubectl.ui.commands import ARGUMENT, CommandWords
 from ebpflb.kubectl.ui.following import Following
@@ -50,7 +52,9 @@ class PageSources(NamedTuple):
         """Of now, or of the past if `until` is not 0. EbpflbError."""
         nodes = self.following.nodes()
         if until:
-            return self.past.at(until, (each["node"] for each in nodes))
+            silent = [each["node"] for each in nodes if each["why"] == NO_AGENT]
+            asked = {each["node"] for each in nodes}.difference(silent, [RELAY])
+            return self.past.at(until, asked)
         trouble = self.following.trouble
         return Moment(self.traffic, nodes, trouble and f"Cannot look for new nodes: {trouble}")
 

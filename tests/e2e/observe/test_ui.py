@@ -10,7 +10,7 @@ from tests.e2e.harness.questions import REFUSED, fate
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
 from tests.e2e.steps.broken import broken
 from tests.e2e.steps.limited import NOBODY, limited, vips
-from tests.e2e.steps.page import CLIENTS, PORT, followed, lines, page_of
+from tests.e2e.steps.page import CLIENTS, PORT, followed, lines, page_of, until_now
 
 SECONDS = 0.5
 
@@ -50,6 +50,20 @@ def test_broken_services_are_found_whatever_node_the_client_is_on(cluster, lab, 
         "node2": "following",
     }
     assert [each["unreadable"] for each in view["nodes"]] == [0, 0]
+
+
+def test_the_past_has_what_the_agents_have_kept(cluster, lab, pages):
+    followed(cluster, pages)
+    spec = cluster.serve(cluster.new("ClusterIP"))
+    (address, *_) = cluster.cluster_ips(spec)
+    for name in CLIENTS:
+        fate(lab.pod(name), address, PORT, seconds=SECONDS)
+    query = {"service": f"default/{spec.name}", "window": "300"}
+    wanted = {
+        (f"default/{name}", f"default/{spec.name}", "refused: no endpoint") for name in CLIENTS
+    }
+    wait_until_equal(partial(lines, pages, **query), wanted)
+    assert lines(pages, until=until_now(), **query) == wanted
 
 
 def test_a_flow_is_explained_on_its_node(cluster, lab, pages):

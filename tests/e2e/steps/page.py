@@ -2,14 +2,18 @@
 """The page of `kubectl ebpflb ui` in the lab."""
 
 import subprocess
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from ebpflb.kubectl.ui.aside import Heard
 from ebpflb.kubectl.ui.following import Following
-from ebpflb.kubectl.ui.traffic import EdgeTraffic
+from ebpflb.kubectl.ui.traffic import SLOT_SECONDS, EdgeTraffic
 from ebpflb.lab import Lab, LabNode
+from ebpflb.model.flow import Flow, LostFlows, read_flow
 from tests.e2e.harness.cluster import Cluster
 from tests.e2e.harness.command import PROGRAM, ebpflb
 from tests.e2e.harness.questions import fate
@@ -34,16 +38,35 @@ def page_of(lab: Lab) -> Iterator[Any]:
     def run(node: str, arguments: Any) -> str:
         return ebpflb(lab.node(node), *arguments).stdout
 
+    def kept(wanted: Mapping[str, str]) -> Heard[list[Flow | LostFlows]]:
+        options = [f"--{name}={text}" for name, text in wanted.items() if name != "limit"]
+        found = []
+        for node in lab.nodes:
+            for line in ebpflb(node, "flows", *options, "-o", "jsonl").stdout.splitlines():
+                found.append(read_flow(line))
+                found[-1].node = node.name
+        return Heard(found)
+
     traffic = EdgeTraffic()
     following = Following(traffic, lambda: {each.name: partial(follow, each) for each in lab.nodes})
     following.start()
     try:
-        yield pages_of(traffic, following, run=run)
+        yield pages_of(traffic, following, run=run, flows=kept, clock=_next_slot)
     finally:
         following.stop()
         for process in processes:
             with process:
                 process.kill()
+
+
+def _next_slot() -> float:
+    """So that a window can end after what has just happened."""
+    return time.time() // SLOT_SECONDS * SLOT_SECONDS + SLOT_SECONDS
+
+
+def until_now() -> str:
+    """A window that ends with the current slot."""
+    return datetime.fromtimestamp(_next_slot(), UTC).isoformat()
 
 
 def lines(pages: Any, **query: str) -> set[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ import { drawPanel, makePanel } from "./panel.js";
 import { change, cleared, isFiltered, isLineOpen, query, read } from "./state.js";
 import { drawNodes, drawSummary } from "./summary.js";
 import { drawTable } from "./table.js";
-import { drawTime, iso, startSlider } from "./time.js";
+import { drawTime, iso, startSlider, windowOf } from "./time.js";
 
 const PERIOD_MS = 2000;
 const TYPING_MS = 250;
@@ -42,7 +42,7 @@ async function refresh(isAsked = false) {
   clearTimeout(timer);
   const mine = ++question;
   const state = read();
-  if (isAsked) drawTime(at("back"), at("past"), state, null);
+  if (isAsked) drawTime(at("back"), at("past"), state, "asking all nodes …");
   try {
     const [view, line] = await Promise.all([
       ask("view", query(state)),
@@ -57,6 +57,7 @@ async function refresh(isAsked = false) {
     complain(view.trouble, !isFollowed && !state.until && view.nodes.length > 0);
   } catch (error) {
     if (mine !== question) return;
+    drawTime(at("back"), at("past"), state, "no answer");
     complain(error.message, true);
   }
   if (!isPaused && !document.hidden && !state.until) timer = setTimeout(() => refresh(), PERIOD_MS);
@@ -77,7 +78,7 @@ function draw() {
   showPanel(state, line);
   setText(at("cluster"), view.cluster);
   HEADS[state.group].forEach((name, column) => setText(at("heads").children[column], `${name}s`));
-  drawTime(at("back"), at("past"), state, view);
+  drawTime(at("back"), at("past"), state, windowOf(view));
   setAttributes(at("copy"), { title: commandOf(latest) });
   document.title = `ebpflb: ${view.cluster}`;
   drawNodes(at("nodes"), view.nodes);

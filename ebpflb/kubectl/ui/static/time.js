@@ -26,8 +26,10 @@ function tell(slider, output, end) {
   setAttributes(slider, { "aria-valuetext": text });
 }
 
-// `view`: null while it is being asked for.
-export function drawTime(label, banner, { until }, view) {
+export const windowOf = (view) => `${when(Math.round(view.begin))} to ${when(Math.round(view.end))}`;
+
+// `said`: the window, or why there is none.
+export function drawTime(label, banner, { until }, said) {
   const [slider, output] = label.children;
   const end = until ? Date.parse(until) / 1000 : 0;
   if (slider !== document.activeElement) {
@@ -36,6 +38,5 @@ export function drawTime(label, banner, { until }, view) {
   }
   banner.hidden = !until;
   document.body.classList.toggle("past", Boolean(until));
-  const window = view ? `${when(Math.round(view.begin))} to ${when(Math.round(view.end))}` : "asking all nodes …";
-  setText(banner.firstElementChild, `Past: ${window}`);
+  setText(banner.firstElementChild, `Past: ${said}`);
 }

@@ -4,6 +4,7 @@
 import json
 import socket
 import time
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -15,6 +16,7 @@ from ebpflb.kubectl.ui import command
 from ebpflb.kubectl.ui.following import Following
 from ebpflb.kubectl.ui.server import PageServer
 from tests.ui.flows import flow
+from tests.unit.kubectl.answers import backend, compact_top, service
 from tests.unit.kubectl.api_server import pod
 
 
@@ -73,6 +75,36 @@ def test_flows_of_all_nodes_and_explain(nodes, visit):
     assert whys["b"] == f"{DOWN}; no agent answers at /run/x"
     assert whys["c"] == "no agent runs on this node"
     assert found["explain"]["text"] == "fails: refused at the socket\n"
+
+
+def test_the_past_and_what_is_open_now(nodes, visit):
+    nodes.add("a", "b")
+    nodes.add_without_agent("c")
+    then = datetime.now(UTC) - timedelta(hours=1)
+    line = json.dumps(flow(time=f"{then - timedelta(seconds=90):%Y-%m-%dT%H:%M:%S}.000000000Z"))
+    for node in "ab":
+        nodes.say(node, "flows --output=jsonl --follow", "")
+        nodes.say(node, "top", compact_top(service(backend("10.1.0.1"), active=4)))
+    nodes.say("a", "flows --output=jsonl --since", f"{line}\n{line}\n")
+    nodes.fail("b", "flows --output=jsonl --since", "Error: No such option: --until", 2)
+    found = {}
+
+    def visitor(url):
+        while (now := ask(url, "view"))["active"] is None:
+            time.sleep(0.02)
+        found["now"] = now
+        found["past"] = ask(url, f"view?window=300&until={then:%Y-%m-%dT%H:%M:%SZ}")
+
+    visit(visitor)
+    nodes.run("ui", status=INTERRUPTED)
+    assert (found["now"]["active"], found["past"]["active"]) == (8, None)
+    assert found["past"]["seen"] == 2
+    assert [(each["node"], each["state"], each["why"]) for each in found["past"]["nodes"]] == [
+        ("a", "answered", ""),
+        ("b", "silent", "an agent of another version: No such option: --until"),
+    ]
+    asked = [argv for argv in nodes.objects.executed if "--last=20000" in argv]
+    assert len(asked) == 2
 
 
 def test_an_agent_in_a_new_pod_is_followed(nodes, visit, monkeypatch):
