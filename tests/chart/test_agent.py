@@ -8,6 +8,7 @@ from ebpflb.dataplane.load.compile_cache import DIRECTORY
 from tests.chart.harness.rendering import (
     CHART,
     EVERYTHING,
+    IMAGE,
     Object,
     agent,
     container,
@@ -56,7 +57,13 @@ def test_exec_and_logs_mean_the_agent_unless_the_user_says_otherwise() -> None:
 
 def test_helm_lint_finds_nothing() -> None:
     for values in ({}, EVERYTHING):
-        done = helm("lint", "--strict", str(CHART), "--values=-", given=yaml.safe_dump(values))
+        done = helm(
+            "lint",
+            "--strict",
+            str(CHART),
+            "--values=-",
+            given=yaml.safe_dump({"image": IMAGE, **values}),
+        )
         assert done.returncode == 0, done.stdout
 
 

@@ -18,6 +18,7 @@ from tests.chart.harness.rendering import (
     container,
     left_for_uninstall,
     of_hook,
+    of_kind,
     pod_of,
     render,
 )
@@ -34,6 +35,12 @@ OWN = [
     "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings/ebpflb-cleanup",
     "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/ebpflb-cleanup",
     DAEMONSET,
+]
+# The relay with certificates of cert-manager, and the Secrets of those.
+ISSUED: Object = {"enabled": True, "certificates": {"certManager": True}}
+SECRETS = [
+    f"/api/v1/namespaces/kube-system/secrets/ebpflb-{name}"
+    for name in ("observe", "relay", "relay-agents", "relay-ca")
 ]
 
 
@@ -76,12 +83,19 @@ def run(
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+def removal(uninstall: Object, relay: Object) -> Object:
+    """The container that waits for clean nodes."""
+    jobs = of_kind(render({"uninstall": uninstall, "relay": relay}), "Job")
+    (job,) = (each for each in jobs if each["metadata"]["name"] == "ebpflb-cleanup")
+    return container(pod_of(job), "wait")
+
+
 def startup_taint() -> Object:
     return container(agent({"startupTaint": {"enabled": True}}), "startup-taint")
 
 
 STEPS: dict[str, Callable[[], Object]] = {
-    "clean": lambda: container(pod_of(left_for_uninstall(render(), "Job")), "wait"),
+    "clean": lambda: removal({}, {}),
     "gone": lambda: container(pod_of(left_for_uninstall(render(), "DaemonSet")), "agents-gone"),
     "reached": lambda: container(pod_of(of_hook(render(), "test", "Job", "ebpflb-test")), "pod"),
 }
@@ -121,14 +135,30 @@ def test_without_a_daemonset_the_account_may_be_that_of_the_next_one(api: FakeAp
 
 
 def test_secrets_of_the_relay_that_helm_does_not_know_are_removed_first(api: FakeApi) -> None:
-    relay = {"enabled": True, "certificates": {"certManager": True}}
-    job = container(pod_of(left_for_uninstall(render({"relay": relay}), "Job")), "wait")
-    names = ["ebpflb-observe", "ebpflb-relay", "ebpflb-relay-agents", "ebpflb-relay-ca"]
-    secrets = [f"/api/v1/namespaces/kube-system/secrets/{name}" for name in names]
-    api.answers = {DAEMONSET: [daemonset(3, 3)], secrets[0]: [None]}
-    done = run(api, 20, job, "clean")
+    api.answers = {DAEMONSET: [daemonset(3, 3)], SECRETS[0]: [None]}
+    done = run(api, 20, removal({}, ISSUED), "clean")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert api.deleted == [*secrets, *OWN]
+    assert api.deleted == [*SECRETS, *OWN]
+
+
+def test_with_argo_cd_it_removes_the_secrets_alone_and_waits_for_the_daemonset(
+    api: FakeApi,
+) -> None:
+    api.answers = {DAEMONSET: [None, daemonset(3, 3)], SECRETS[0]: [None]}
+    done = run(api, 20, removal({"mode": "argocd"}, ISSUED), "cleaned")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "not in the API yet: kube-system ebpflb-cleanup\n"
+    assert api.deleted == SECRETS
+
+
+def test_with_argo_cd_it_names_the_nodes_that_are_not_clean_in_time(api: FakeApi) -> None:
+    api.answers = {DAEMONSET: [daemonset(0, 1)], PODS: [{"items": [pod("node1", ready=False)]}]}
+    done = run(api, 1.5, removal({"mode": "argocd"}, ISSUED), "cleaned")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "not cleaned up: node1; the DaemonSet ebpflb-cleanup keeps trying"
+    )
+    assert api.deleted == []
 
 
 def test_it_waits_until_they_are(api: FakeApi) -> None:

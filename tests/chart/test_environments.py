@@ -13,6 +13,7 @@ from tests.chart.harness.rendering import (
     agent,
     container,
     helm,
+    hook_of,
     installed,
     of_kind,
     pod_of,
@@ -112,11 +113,10 @@ def test_pull_secrets_of_a_parent_chart_are_added() -> None:
         assert pod["imagePullSecrets"] == [{"name": "of-parent"}, {"name": "own"}]
 
 
-def test_gitops_renders_the_same_each_time_and_leaves_nothing_to_hooks() -> None:
+def test_gitops_renders_the_same_each_time_and_leaves_nothing_to_hooks_of_helm() -> None:
     values = ENVIRONMENTS["gitops"]
     assert render(values) == render(values)
-    hooks = {each["metadata"]["annotations"].get("helm.sh/hook") for each in render(values)}
-    assert hooks == {None, "test"}
+    assert {hook_of(each) for each in render(values)} == {"", "test", "PostDelete"}
 
 
 def test_openshift_admits_the_pods_of_all_accounts() -> None:

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -16,8 +17,10 @@ from ebpflb.cli import main
 from ebpflb.kubectl import program as plugin
 from tests.chart.harness.rendering import (
     CHART,
+    IMAGE,
     Object,
     agent,
+    helm,
     hook_of,
     installed,
     of_hook,
@@ -26,6 +29,7 @@ from tests.chart.harness.rendering import (
     render,
     template,
 )
+from tests.cluster.harness.binaries import KUBERNETES_VERSION
 
 # Files of the chart that show the notes as YAML: all, and what they say of a kube-proxy.
 _SHOW = 'notes: {{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}\n'
@@ -146,8 +150,25 @@ def test_the_notes_name_the_relay_and_when_its_certificates_end(tmp_path: Path) 
 
 def test_the_notes_say_what_uninstalling_leaves(tmp_path: Path) -> None:
     assert "gone from every node" in notes(tmp_path / "a", {})
-    kept = notes(tmp_path / "b", {"uninstall": {"cleanup": False}})
+    kept = notes(tmp_path / "b", {"uninstall": {"mode": "none"}})
     assert "leaves programs, filters and maps" in kept
+
+
+def test_the_notes_have_the_command_that_cleans_up_later(tmp_path: Path) -> None:
+    kept = notes(tmp_path, {"uninstall": {"mode": "none"}})
+    (command,) = re.findall(r"helm template (.*) \| kubectl apply -f -", kept)
+    arguments = shlex.split(command.replace("CHART", str(CHART)).replace("values.yaml", "-"))
+    done = helm(
+        "template",
+        *arguments,
+        f"--kube-version={KUBERNETES_VERSION}",
+        given=yaml.safe_dump({"image": IMAGE, "uninstall": {"mode": "none"}}),
+    )
+    assert done.returncode == 0, done.stderr
+    rendered = [found for found in yaml.safe_load_all(done.stdout) if found]
+    left = {(each["kind"], each["metadata"]["name"]) for each in rendered}
+    usual = [each for each in render(namespace="network") if hook_of(each) == "post-delete"]
+    assert left == {(each["kind"], each["metadata"]["name"]) for each in usual}
 
 
 def test_the_patches_in_the_notes_take_kube_proxy_away_and_bring_it_back(tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def objects_left(cluster: Cluster) -> list[str]:
     return listed.split()
 
 
+def of_removal(values: Object) -> list[Object]:
+    """What cleans the nodes."""
+    return [each for each in render(values) if hook_of(each) == "post-delete"]
+
+
 def test_the_api_server_accepts_every_object(cluster: Cluster) -> None:
     for values in ({}, EVERYTHING, {"securityContext": {"privileged": True}}):
         known: list[Object] = [
@@ -117,7 +122,7 @@ def test_uninstalling_leaves_nothing_on_any_node_and_nothing_in_the_api(cluster:
 
 @pytest.mark.usefixtures("installed")
 def test_what_was_left_on_purpose_goes_with_the_next_release(cluster: Cluster) -> None:
-    release.deploy(cluster, "upgrade", release.values(cluster, uninstall={"cleanup": False}))
+    release.deploy(cluster, "upgrade", release.values(cluster, uninstall={"mode": "none"}))
     release.undeploy(cluster)
     assert all(pins(node) >= {"links"} for node in cluster.nodes)
     assert all(release.reaches_the_api(node) for node in cluster.nodes)
@@ -127,9 +132,25 @@ def test_what_was_left_on_purpose_goes_with_the_next_release(cluster: Cluster) -
 
 
 @pytest.mark.usefixtures("installed")
+def test_what_was_left_goes_when_the_objects_that_clean_up_are_applied(cluster: Cluster) -> None:
+    """The commands of docs/install.md."""
+    wanted = release.values(cluster, uninstall={"mode": "none", "drainSeconds": 1})
+    release.deploy(cluster, "upgrade", wanted)
+    release.undeploy(cluster)
+    wanted["uninstall"]["mode"] = "helm"
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": of_removal(wanted)})
+    cluster.kubectl("apply", "--filename=-", input=text)
+    space = f"--namespace={NAMESPACE}"
+    cluster.control_plane.wait(space, "wait", "--for=condition=complete", "job/ebpflb-cleanup")
+    assert all(pins(node) == set() for node in cluster.nodes)
+    left = [f"{kind}/ebpflb-uninstall" for kind in ("serviceaccount", "role", "rolebinding")]
+    cluster.kubectl(space, "delete", "job/ebpflb-cleanup", *left)
+    assert objects_left(cluster) == []
+
+
+@pytest.mark.usefixtures("installed")
 def test_cleanup_removes_nothing_while_agents_run(cluster: Cluster) -> None:
-    rendered = render(release.values(cluster))
-    hooks = [each for each in rendered if hook_of(each) == "post-delete"]
+    hooks = of_removal(release.values(cluster))
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": hooks})
     before = {node.name: pins(node) for node in cluster.nodes}
     space = f"--namespace={NAMESPACE}"

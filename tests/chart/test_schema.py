@@ -40,6 +40,7 @@ WRONG = [
     pytest.param({"healthz": {"port": "10256"}}, "got string, want integer", id="a string port"),
     pytest.param({"healthz": {"port": 70000}}, "/healthz/port", id="a port that cannot be"),
     pytest.param({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy", id="bad policy"),
+    pytest.param({"image": {"repository": ""}}, "set the name that it has there", id="no image"),
     pytest.param({"image": {"digest": "md5:0"}}, "/image/digest", id="no sha256"),
     pytest.param({"cgroup": {"hostRoot": "sys"}}, "/cgroup/hostRoot", id="a relative path"),
     pytest.param({"k8sServiceHost": "https://a:1"}, "/k8sServiceHost", id="a URL for a host"),

@@ -77,8 +77,53 @@ def test_the_account_comes_first_and_the_job_that_waits_comes_last() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    objects = render({"uninstall": {"cleanup": False}})
+    objects = render({"uninstall": {"mode": "none"}})
     assert not [each for each in objects if hook_of(each) == "post-delete"]
+    assert WAITING not in {each["metadata"]["name"] for each in objects}
+    assert CLEANUP not in {each["metadata"]["name"] for each in objects}
+
+
+def of_argo(relay: Object | None = None) -> dict[tuple[str, str], Object]:
+    """What Argo CD creates when an Application is deleted, by kind and name."""
+    values = {"uninstall": {"mode": "argocd"}, "relay": relay or {}}
+    return {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in render(values)
+        if hook_of(each) == "PostDelete"
+    }
+
+
+def test_argo_cd_creates_the_same_objects_by_hooks_of_its_own() -> None:
+    found = of_argo()
+    assert set(found) == set(hooks())
+    for each in found.values():
+        assert each["metadata"]["annotations"] == {
+            "argocd.argoproj.io/hook": "PostDelete",
+            "argocd.argoproj.io/hook-delete-policy": "HookSucceeded",
+        }
+    events = {hook_of(each) for each in render({"uninstall": {"mode": "argocd"}})}
+    assert events == {"", "test", "PostDelete"}
+
+
+def test_argo_cd_waits_for_the_job_and_removes_everything_itself() -> None:
+    """It would create again what the Job removes, and wait forever for a node that is down."""
+    found = of_argo({"enabled": True, "certificates": {"certManager": True}})
+    (wait,) = pod_of(found["Job", CLEANUP])["containers"]
+    script, step, *_ = wait["args"]
+    assert step == "cleaned"
+    compile(script, "cluster_steps.py", "exec")
+    removed = {
+        resource
+        for rule in found["Role", WAITING]["rules"]
+        if "delete" in rule["verbs"]
+        for resource in rule["resources"]
+    }
+    assert removed == {"secrets"}
+    assert found["DaemonSet", CLEANUP]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    by_helm = left_for_uninstall(render(), "DaemonSet")["spec"]
+    assert "updateStrategy" not in by_helm
+    cleaning = found["DaemonSet", CLEANUP]["spec"]
+    assert cleaning["template"] == by_helm["template"]
 
 
 def test_each_node_that_had_an_agent_gets_a_pod_that_cleans_up() -> None:

@@ -2,8 +2,9 @@
 """What pods of the chart wait for and do in the API: WHAT SECONDS ARGUMENTS.
 
 gone NAMESPACE NAME: until a DaemonSet is not there.
-clean NAMESPACE NAME SECRET...: until a DaemonSet has cleaned up every node; then remove it, its
-    account and these Secrets.
+cleaned NAMESPACE NAME SECRET...: until a DaemonSet has cleaned up every node; then remove these
+    Secrets.
+clean NAMESPACE NAME SECRET...: the same, then remove the DaemonSet and its account.
 reached NAMESPACE NAME: until the pods of a DaemonSet have reached a Service from every node.
 served NODE TAINT URL: until the agent at this URL serves its node; then remove the node's taint.
 
@@ -78,21 +79,29 @@ def gone(api: Api, namespace: str, name: str) -> str:
     return ""
 
 
-def clean(api: Api, namespace: str, name: str, *secrets: str) -> str:
-    """Empty if every node is clean and the DaemonSet removed, after Secrets; else a line to print.
-
-    The DaemonSet goes last. Without one nothing is removed: the account may be that of the next
-    uninstallation, which has not made its DaemonSet yet.
-    """
-    try:
-        waiting = unfinished(api, namespace, name, "cleanup")
-    except _NotFoundError:
-        return ""
+def cleaned(api: Api, namespace: str, name: str, *secrets: str) -> str:
+    """Empty if every node is clean and the Secrets are removed; else a line to print."""
+    waiting = unfinished(api, namespace, name, "cleanup")
     if waiting:
         nodes = ", ".join(waiting)
         return f"not cleaned up: {nodes}; the DaemonSet {name} keeps trying, delete it when ready"
     for each in secrets:
         api.delete(f"/api/v1/namespaces/{namespace}/secrets/{each}")
+    return ""
+
+
+def clean(api: Api, namespace: str, name: str, *secrets: str) -> str:
+    """As cleaned(), and then the DaemonSet is removed.
+
+    The DaemonSet goes last. Without one nothing is removed: the account may be that of the next
+    uninstallation, which has not made its DaemonSet yet.
+    """
+    try:
+        waiting = cleaned(api, namespace, name, *secrets)
+    except _NotFoundError:
+        return ""
+    if waiting:
+        return waiting
     api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/rolebindings/{name}")
     api.delete(f"{_RIGHTS}/namespaces/{namespace}/roles/{name}")
@@ -166,11 +175,14 @@ def place_of(pod: dict) -> str:
 def main(what: str, seconds: str, *arguments: str) -> None:
     """Return once the step is done; exit with a line that says why it is not."""
     deadline = time.monotonic() + float(seconds)
-    look = {"gone": gone, "clean": clean, "reached": reached, "served": served}[what]
+    steps = (gone, cleaned, clean, reached, served)
+    (look,) = (step for step in steps if step.__name__ == what)
     problem = told = "no time to ask"
     while time.monotonic() < deadline:
         try:
             problem = look(Api(), *arguments)
+        except _NotFoundError:
+            problem = f"not in the API yet: {' '.join(arguments[:2])}"
         except OSError as error:
             problem = f"the API does not answer: {error}"
         if not problem:

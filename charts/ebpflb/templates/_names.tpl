@@ -19,6 +19,9 @@
 {{- end -}}
 
 {{- define "ebpflb.image" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository is not set: a chart from a checkout has no image of its own; build one with `make image`, push it or load it into the nodes, and set the name that it has there, such as registry.example/ebpflb" -}}
+{{- end -}}
 {{- $version := printf ":%s" (.Values.image.tag | default .Chart.AppVersion) -}}
 {{- $digest := .Values.image.digest -}}
 {{- include "ebpflb.fromRegistry" (list . .Values.image.repository) -}}
@@ -106,9 +109,17 @@ helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
-{{- /* The same, but Helm does not delete it. */ -}}
-{{- define "ebpflb.lastingHook" -}}
-helm.sh/hook: {{ index . 0 }}
+{{- /* Annotations of a hook that runs when the chart is removed: (list ROOT WEIGHT LASTS). Helm does not delete
+it if LASTS is true. Argo CD creates all of them at once, without an order, and deletes all if all succeeded. */ -}}
+{{- define "ebpflb.removalHook" -}}
+{{- if eq (index . 0).Values.uninstall.mode "argocd" -}}
+argocd.argoproj.io/hook: PostDelete
+argocd.argoproj.io/hook-delete-policy: HookSucceeded
+{{- else if index . 2 -}}
+helm.sh/hook: post-delete
 helm.sh/hook-weight: {{ index . 1 | quote }}
 helm.sh/hook-delete-policy: before-hook-creation
+{{- else -}}
+{{- include "ebpflb.hook" (list "post-delete" (index . 1)) -}}
+{{- end -}}
 {{- end -}}

@@ -15,6 +15,9 @@ NAMESPACE = "kube-system"
 
 Object = dict[str, Any]
 
+# What the chart of a checkout has to be told: values of `image`.
+IMAGE: Object = {"repository": "docker.io/library/ebpflb"}
+
 # Enables everything that can be enabled.
 EVERYTHING: Object = {
     "k8sServiceHost": "2001:db8::10",
@@ -78,10 +81,15 @@ def template(
     chart: Path = CHART,
     arguments: Sequence[str] = (),
 ) -> "subprocess.CompletedProcess[str]":
-    """The output of `helm template` for these values; kubernetes: the version to assume."""
+    """The output of `helm template` for these values; kubernetes: the version to assume.
+
+    What the chart of a checkout has to be told of its image is told, unless the values do.
+    """
+    image = IMAGE if chart.is_dir() else {}
     given = ["template", release, str(chart), f"--namespace={namespace}", *arguments]
     version = f"--kube-version={kubernetes}"
-    return helm(*given, version, "--values=-", given=yaml.safe_dump(values))
+    wanted = {**values, "image": {**image, **values.get("image", {})}}
+    return helm(*given, version, "--values=-", given=yaml.safe_dump(wanted))
 
 
 def render(values: Object | None = None, **options: Any) -> list[Object]:
@@ -97,8 +105,9 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def hook_of(found: Object) -> str:
-    """The event at which helm creates an object; empty for what belongs to the release."""
-    return str(found["metadata"].get("annotations", {}).get("helm.sh/hook", ""))
+    """The event at which helm or Argo CD creates an object; empty for what a release has."""
+    annotations = found["metadata"].get("annotations", {})
+    return str(annotations.get("helm.sh/hook", annotations.get("argocd.argoproj.io/hook", "")))
 
 
 def component_of(found: Object) -> str:

@@ -26,8 +26,9 @@ def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
     """Values for this machine: its cgroups, the capabilities that it can grant, the API's
     address.
     """
+    repository, _, tag = image_name().rpartition(":")
     return {
-        "image": {"tag": image_name().rpartition(":")[2]},
+        "image": {"repository": repository, "tag": tag},
         "k8sServiceHost": cluster.control_plane.place.ip,
         "k8sServicePort": API_PORT,
         "cgroup": {"hostRoot": cgroup_root()},

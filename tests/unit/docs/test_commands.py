@@ -38,8 +38,7 @@ def check(words: Sequence[str]) -> None:
         case ["kubectl", *rest]:
             check_kubectl(rest)
         case ["helm", *rest]:
-            for setting in settings(rest):
-                check_value(setting)
+            check_helm(rest)
         case ["make", *rest]:
             check_make(rest)
         case ["python", "-m", "tests.cluster", *rest]:
@@ -59,6 +58,15 @@ def check_kubectl(words: Sequence[str]) -> None:
         understand(of_the_cluster, words[1:])
     elif "exec" in words and "--" in words:
         check(words[words.index("--") + 1 :])
+
+
+def check_helm(words: Sequence[str]) -> None:
+    given = list(settings(words))
+    for setting in given:
+        check_value(setting)
+    names = {setting.partition("=")[0] for setting in given}
+    if words[0] == "install" and "image.repository" not in names:
+        raise NotUnderstoodError("the chart of a checkout needs image.repository")
 
 
 def settings(words: Sequence[str]) -> Iterator[str]:
@@ -105,9 +113,10 @@ def test_commands_are_understood(document: str) -> None:
         "ebpflb lab exec node1 ebpflb flaws",
         "kubectl -n kube-system exec POD -c ebpflb -- ebpflb stat",
         "kubectl ebpflb run",
-        "helm install ebpflb charts/ebpflb --set metrics.prot=1",
+        "helm install ebpflb charts/ebpflb --set image.repository=A/ebpflb --set metrics.prot=1",
+        "helm install ebpflb charts/ebpflb --set metrics.port=1",
         "helm upgrade ebpflb charts/ebpflb --set config.socketLb=host",
-        "helm install ebpflb charts/ebpflb --set metrics.port=1,healths.port=2",
+        "helm upgrade ebpflb charts/ebpflb --set metrics.port=1,healths.port=2",
         "make everything",
         "make bench ARGS=nothing",
         "make fuzz ARGS='packets --speed 7'",
