@@ -119,13 +119,3 @@ def test_changes_without_a_version_are_not_released(checkout: Path) -> None:
     done = release(checkout, URL, IMAGE)
     assert done.returncode == 1
     assert done.stderr == ("make release: CHANGELOG.md has changes that belong to no version\n")
-
-
-def test_the_workflow_builds_with_arguments_that_the_dockerfile_has() -> None:
-    text = (ROOT / ".github/workflows/release.yml").read_text()
-    jobs = yaml.safe_load(text)["jobs"]
-    assert set(jobs) == {"files", "image", "publish"}
-    used = set(re.findall(r"--build-arg (\w+)=", text))
-    has = set(re.findall(r"^ARG (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
-    assert used == {"BASE_IMAGE", "RUNTIME", "VERSION", "REVISION"}
-    assert used <= has

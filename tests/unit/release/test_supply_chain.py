@@ -4,21 +4,21 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
-WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+from tests.unit.release.workflow import RELEASE, ROOT, WORKFLOWS, read, steps
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {
     "image.txt": PROJECT["project"]["dependencies"],
     "build.txt": PROJECT["build-system"]["requires"],
 }
-_ENTRY = re.compile(r"^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
+_ENTRY = re.compile(
+    r"^(\S+)==(\S+)(?: ; [^\\\n]+)?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE
+)
 
 
 def locked(name: str) -> dict[str, str]:
@@ -37,36 +37,31 @@ def test_a_lock_has_what_is_asked_for(name: str):
         assert wanted.specifier.contains(version), f"{line}, but {version}: make lock"
 
 
-def steps(workflow: Path) -> list[dict[str, Any]]:
-    jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    return [step for job in jobs.values() for step in job["steps"]]
-
-
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_fixed_and_get_no_credentials_to_keep(workflow: Path):
-    used = [step for step in steps(workflow) if "uses" in step]
+    used = [step for step in steps(workflow) if step.action]
     assert used
     for step in used:
-        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
-        if step["uses"].startswith("actions/checkout@"):
-            assert step["with"]["persist-credentials"] is False
+        name = step.content["uses"]
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name), name
+        if step.action == "actions/checkout":
+            assert step.inputs["persist-credentials"] is False
 
 
 def test_a_release_verifies_what_it_has_published():
-    done = [step.get("run", "") for step in steps(ROOT / ".github/workflows/release.yml")]
+    done = [step.run for step in steps(RELEASE)]
     (build,) = (run for run in done if "buildx build" in run)
     assert "--sbom=true --provenance=mode=max" in build
     (published,) = (number for number, run in enumerate(done) if "imagetools create" in run)
-    for what in ("cosign verify", "{{ json .SBOM }}", "{{ json .Provenance }}"):
+    for what in ('cosign verify "$name"', "{{ json .SBOM }}", "{{ json .Provenance }}"):
         (verified,) = (number for number, run in enumerate(done) if what in run)
         assert verified > published
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_what_strangers_wrote_runs_without_privileges(workflow: Path):
-    content = yaml.safe_load(workflow.read_text())
-    # YAML takes the key `on` for a boolean.
-    events = content.get("on", content.get(True))
+    content = read(workflow)
+    events = content["on"]
     assert "pull_request_target" not in events
     for job in content["jobs"].values():
         is_privileged = "--privileged" in str(job.get("container", ""))
