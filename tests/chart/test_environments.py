@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart as people install it: the values of charts/ebpflb/ci, and what they set."""
 
+import re
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -39,10 +41,13 @@ def workloads(objects: list[Object]) -> list[Object]:
     return [each for kind in WORKLOADS for each in of_kind(objects, kind)]
 
 
-def images(objects: list[Object]) -> Iterator[str]:
+def containers(objects: list[Object]) -> Iterator[Object]:
     for pod in map(pod_of, workloads(objects)):
-        for each in (*pod.get("initContainers", ()), *pod["containers"]):
-            yield each["image"]
+        yield from (*pod.get("initContainers", ()), *pod["containers"])
+
+
+def images(objects: list[Object]) -> Iterator[str]:
+    return (each["image"] for each in containers(objects))
 
 
 def uses_of_constraints(objects: list[Object]) -> set[str]:
@@ -75,8 +80,42 @@ def test_the_chart_is_correct_in_each_environment(name: str) -> None:
     assert installed(render(ENVIRONMENTS[name]), "DaemonSet")
 
 
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_relay_runs_in_each_environment(name: str) -> None:
+    given = ENVIRONMENTS[name]
+    objects = render({**given, "relay": {**given.get("relay", {}), "enabled": True}})
+    (relay,) = of_kind(objects, "Deployment")
+    assert pod_of(relay).get("imagePullSecrets") == agent(given).get("imagePullSecrets")
+    assert {*images([relay])} <= {*images(objects)}
+
+
 def test_there_are_values_for_twelve_environments() -> None:
     assert len(ENVIRONMENTS) == 12
+
+
+def test_every_container_has_its_image_by_digest_and_the_policy_of_the_values() -> None:
+    proxy = "quay.io/brancz/kube-rbac-proxy@sha256:" + "1" * 64
+    image = ENVIRONMENTS["air-gap"]["image"]
+    metrics = {"enabled": True, "rbacProxy": {"image": proxy}}
+    objects = render({**EVERYTHING, "image": image, "metrics": metrics})
+    components = {
+        each["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
+        for each in workloads(objects)
+    }
+    assert components == {"agent", "relay", "cleanup", "uninstall", "test", "test-result"}
+    assert {*images(objects)} == {f"{image['repository']}@{image['digest']}", proxy}
+    assert {each["imagePullPolicy"] for each in containers(objects)} == {"Always"}
+
+
+def test_the_command_of_the_document_lists_every_image() -> None:
+    page = (CHART.parents[1] / "docs/install.md").read_text()
+    (script,) = re.findall(r"sed -n '(.*image.*)' \| sort -u", page)
+    for name in ("private-registry", "air-gap"):
+        text = template(ENVIRONMENTS[name]).stdout
+        listed = subprocess.run(
+            ["sed", "-n", script], input=text, capture_output=True, text=True, check=True
+        )
+        assert {*listed.stdout.splitlines()} == {*images(render(ENVIRONMENTS[name]))}
 
 
 @pytest.mark.parametrize("name", ["private-registry", "air-gap"])
