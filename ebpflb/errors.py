@@ -24,7 +24,11 @@ class EbpflbError(Exception):
 
 
 class ConfigError(EbpflbError):
-    """A setting that cannot be used."""
+    """Something that was asked for and cannot be had."""
+
+
+class SettingError(ConfigError):
+    """An option, a variable of the environment or a field of a file that cannot be used."""
 
 
 class SourceError(EbpflbError):

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from ebpflb import __version__
-from ebpflb.errors import EbpflbError
+from ebpflb.errors import EbpflbError, SettingError
 
 VERBOSITY = "ebpflb.verbosity"
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -34,9 +34,11 @@ class Commands(UserDict[str, Any]):
         return command
 
 
-class _WrongCommandLine(click.ClickException):
+class _WrongSetting(click.ClickException):
     exit_code = 2
 
+
+class _WrongCommandLine(_WrongSetting):
     def __init__(self, error: click.UsageError) -> None:
         path = error.ctx.command_path if error.ctx else "ebpflb"
         text = error.format_message().rstrip(".")
@@ -69,7 +71,8 @@ class CommandGroup(click.Group):
         except (KeyboardInterrupt, click.Abort) as error:
             raise click.exceptions.Exit(INTERRUPTED) from error
         except EbpflbError as error:
-            raise click.ClickException(str(error)) from error
+            kind = _WrongSetting if isinstance(error, SettingError) else click.ClickException
+            raise kind(str(error)) from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise

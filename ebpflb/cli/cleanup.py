@@ -33,6 +33,7 @@ Examples:
 @bpffs_option
 @click.option(
     "--drain",
+    type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
     help="Stop serving new connections, then wait this long for those at tc to end.  [0]",

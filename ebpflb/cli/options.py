@@ -45,7 +45,7 @@ def options(*each: Decorator) -> Decorator:
 
 
 def _with_a_name(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
-    if text is not None and not all(text.split("/", 1)):
+    if text is not None and (not all(text.split("/")) or text.count("/") > 1):
         raise click.UsageError(f"--service {text!r}: want NAME or NAMESPACE/NAME")
     return text
 

@@ -15,7 +15,7 @@ from ebpflb.config import values
 from ebpflb.config.kube_proxy_flags import MODES, Warn
 from ebpflb.config.option import Given
 from ebpflb.config.options import HEALTHZ_PORT, METRICS_PORT
-from ebpflb.errors import ConfigError
+from ebpflb.errors import SettingError
 
 
 class Field(NamedTuple):
@@ -166,10 +166,10 @@ def read_kube_proxy_config(
 ) -> dict[str, Given]:
     """The settings that a document gives, by option name.
 
-    Raises ConfigError naming file and field for a wrong type or another apiVersion.
+    Raises SettingError naming file and field for a wrong type or another apiVersion.
     """
     if content.get("apiVersion") != API_VERSION:
-        raise ConfigError(f"{file}: apiVersion: {content.get('apiVersion')!r}: want {API_VERSION}")
+        raise SettingError(f"{file}: apiVersion: {content.get('apiVersion')!r}: want {API_VERSION}")
     fields = dict(_leaves(file, content, "", warn))
     mode = str(fields.get("mode") or MODES[0])
     found: dict[str, Given] = {}
@@ -198,7 +198,7 @@ def _leaves(
             if isinstance(value, Mapping):
                 yield from _leaves(file, value, f"{path}.", warn)
             elif value is not None:
-                raise ConfigError(f"{file}: {path}: {value!r}: want a mapping")
+                raise SettingError(f"{file}: {path}: {value!r}: want a mapping")
         elif path in FIELDS:
             yield path, _checked(file, path, value)
         elif path not in ("apiVersion", "kind"):
@@ -211,7 +211,7 @@ def _checked(file: str, path: str, value: object) -> object:
     try:
         FIELDS[path].check(value)
     except ValueError as error:
-        raise ConfigError(f"{file}: {path}: {value!r}: {error}") from error
+        raise SettingError(f"{file}: {path}: {value!r}: {error}") from error
     return value
 
 

@@ -16,7 +16,7 @@ from ebpflb.config.options import (
     METRICS_PORT,
     OPTIONS,
 )
-from ebpflb.errors import ConfigError
+from ebpflb.errors import SettingError
 from ebpflb.words.scheduler import Scheduler
 
 Warn = Callable[[str], None]
@@ -100,12 +100,12 @@ _OF_IPVS = {
 def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
     """The flags that are settings, by name; warn() gets a line for each of the others.
 
-    Raises ConfigError for an unknown proxy mode or a wrong port.
+    Raises SettingError for an unknown proxy mode or a wrong port.
     """
     mode = flags.get("proxy-mode", "")
     if mode not in ("", *MODES):
         hint = values.nearest(str(mode), MODES)
-        raise ConfigError(f"--proxy-mode: {mode!r}: unknown value{hint}")
+        raise SettingError(f"--proxy-mode: {mode!r}: unknown value{hint}")
     found = _of_mode(dict(flags), str(mode), warn)
     for name, port in DEPRECATED_PORTS.items():
         if name in found:
@@ -122,7 +122,7 @@ def translate(flags: Mapping[str, object], warn: Warn) -> dict[str, object]:
 def settings_of_gates(gates: Mapping[str, object], where: str, warn: Warn) -> dict[str, Given]:
     """The settings that feature gates give; warn() gets a line if there are other gates.
 
-    Raises ConfigError if the value of such a gate is no boolean.
+    Raises SettingError if the value of such a gate is no boolean.
     """
     others = [name for name in gates if name != EXTERNAL_IPS_GATE]
     if others:
@@ -132,7 +132,7 @@ def settings_of_gates(gates: Mapping[str, object], where: str, warn: Warn) -> di
     try:
         is_on = values.boolean(gates.get(EXTERNAL_IPS_GATE, True))
     except ValueError as error:
-        raise ConfigError(f"{where}: {gates[EXTERNAL_IPS_GATE]!r}: {error}") from error
+        raise SettingError(f"{where}: {gates[EXTERNAL_IPS_GATE]!r}: {error}") from error
     return {} if is_on else {"external-ips": Given("ignore", where)}
 
 
@@ -186,7 +186,7 @@ def _apply_port(flags: dict[str, object], name: str, port: _PortFlag, warn: Warn
     try:
         number = values.Number(0, 65535)(given)
     except ValueError as error:
-        raise ConfigError(f"--{name}: {given!r}: {error}") from error
+        raise SettingError(f"--{name}: {given!r}: {error}") from error
     warn(f"--{name} is deprecated: use --{port.option}")
     address = str(flags.get(port.option, port.address.removesuffix(f":{port.usual}")))
     flags[port.option] = values.with_port(address, number) if number else ""

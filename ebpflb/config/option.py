@@ -7,7 +7,7 @@ from dataclasses import Field, field, fields
 from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from ebpflb.config import values
-from ebpflb.errors import ConfigError
+from ebpflb.errors import SettingError
 
 ENVIRONMENT_PREFIX = "EBPFLB_"
 
@@ -118,13 +118,13 @@ def is_service_link(name: str) -> bool:
 
 
 def by_option(options: Iterable[Option], given: Mapping[str, Given]) -> dict[str, Given]:
-    """Values by the option's own name. Raises ConfigError if an option is given by two names."""
+    """Values by the option's own name. Raises SettingError if an option is given by two names."""
     found: dict[str, Given] = {}
     names = {name: option.name for option in options for name in option.names}
     for name, one in given.items():
         option = names[name]
         if option in found:
-            raise ConfigError(
+            raise SettingError(
                 f"{one.where}: the same setting as {found[option].where}: give only one"
             )
         found[option] = one

@@ -25,7 +25,7 @@ from ebpflb.config.option import (
 from ebpflb.config.options import OPTIONS, Settings
 from ebpflb.config.settings_file import NO_FILE, SettingsFile, read_settings_file
 from ebpflb.config.values import PortRange, nearest
-from ebpflb.errors import ConfigError
+from ebpflb.errors import SettingError
 
 __all__ = ["Settings", "load_settings", "plain_settings", "setting", "settings_text"]
 
@@ -40,7 +40,7 @@ def load_settings(
 ) -> Settings:
     """Merge and check; flags holds what was given on the command line, by flag name.
 
-    warn() gets a line for each flag, variable or field that has no effect. Raises ConfigError
+    warn() gets a line for each flag, variable or field that has no effect. Raises SettingError
     naming the option and where the value comes from, ProbeError without cgroup v2.
     """
     others = dict(flags)
@@ -78,7 +78,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
         if name in names:
             given[names[name]] = Given(value, name)
         elif _is_misspelt(name):
-            raise ConfigError(f"unknown environment variable {name}{nearest(name, names)}")
+            raise SettingError(f"unknown environment variable {name}{nearest(name, names)}")
     return by_option(OPTIONS, given)
 
 
@@ -104,18 +104,18 @@ def _value(option: Option, sources: Sequence[Mapping[str, Given]]) -> Any:
     try:
         return option.parse(given.value)
     except ValueError as error:
-        raise ConfigError(f"{given.where}: {given.value!r}: {error}") from error
+        raise SettingError(f"{given.where}: {given.value!r}: {error}") from error
 
 
 def _check_together(settings: Settings) -> None:
     if settings.min_sync_period > settings.sync_period:
-        raise ConfigError(
+        raise SettingError(
             f"--min-sync-period: {settings.min_sync_period:g}s: want no more than the sync period, "
             f"which is {settings.sync_period:g}s"
         )
     needed = _DETECTING.get(settings.detect_local_mode)
     if needed and not getattr(settings, needed.replace("-", "_")):
-        raise ConfigError(
+        raise SettingError(
             f"--detect-local-mode: {settings.detect_local_mode!r}: --{needed} is needed, too"
         )
 

@@ -11,7 +11,7 @@ from ebpflb.config.kube_proxy_flags import Warn
 from ebpflb.config.option import Given, by_option
 from ebpflb.config.options import OPTIONS
 from ebpflb.config.values import nearest
-from ebpflb.errors import ConfigError
+from ebpflb.errors import SettingError
 
 # Flags and variables override these fields of a KubeProxyConfiguration, as with kube-proxy.
 # So does --scheduler, which kube-proxy does not have.
@@ -30,11 +30,11 @@ NO_FILE = SettingsFile(None, {}, frozenset())
 
 
 def read_settings_file(path: Path, warn: Warn) -> SettingsFile:
-    """Raises ConfigError, which names the file."""
+    """Raises SettingError, which names the file."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"settings file {path}: {error.strerror}") from error
+        raise SettingError(f"settings file {path}: {error.strerror}") from error
     version = FileVersion(path, digest(content))
     documents = _parse(path, content)
     if any(_is_of_kubernetes(document) for document in documents):
@@ -42,7 +42,7 @@ def read_settings_file(path: Path, warn: Warn) -> SettingsFile:
         given = read_kube_proxy_config(str(path), document, warn)
         return SettingsFile(version, given, DECIDED - _NEVER_DECIDED)
     if len(documents) > 1:
-        raise ConfigError(f"settings file {path}: want one document, found {len(documents)}")
+        raise SettingError(f"settings file {path}: want one document, found {len(documents)}")
     return SettingsFile(version, _own(path, documents[0] if documents else {}), frozenset())
 
 
@@ -53,9 +53,9 @@ def _parse(path: Path, content: bytes) -> list[Mapping[object, object]]:
     try:
         documents = [each for each in yaml.safe_load_all(content.decode()) if each is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"settings file {path}: {' '.join(str(error).split())}") from error
+        raise SettingError(f"settings file {path}: {' '.join(str(error).split())}") from error
     if not all(isinstance(document, dict) for document in documents):
-        raise ConfigError(f"settings file {path}: want a mapping of option names to values")
+        raise SettingError(f"settings file {path}: want a mapping of option names to values")
     return documents
 
 
@@ -70,9 +70,9 @@ def _kube_proxy_document(
     found = [document for document in documents if document.get("kind") == KIND]
     kinds = [document.get("kind") for document in documents if document.get("kind") != KIND]
     if not found and kinds == ["ConfigMap"]:
-        raise ConfigError(f"{path}: kind: 'ConfigMap': want the text of its key config.conf alone")
+        raise SettingError(f"{path}: kind: 'ConfigMap': want the text of its key config.conf alone")
     if len(found) != 1:
-        raise ConfigError(f"{path}: want one {KIND}, found {len(found)} (kinds: {kinds})")
+        raise SettingError(f"{path}: want one {KIND}, found {len(found)} (kinds: {kinds})")
     for kind in kinds:
         warn(f"{path}: a document of kind {kind} is ignored: it is not a {KIND}")
     return found[0]
@@ -82,7 +82,7 @@ def _own(path: Path, content: Mapping[object, object]) -> dict[str, Given]:
     names = {name for option in OPTIONS for name in option.names}
     for key in content:
         if key not in names:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), names)}")
+            raise SettingError(f"{path}: unknown key {key!r}{nearest(str(key), names)}")
     return by_option(
         OPTIONS, {str(key): Given(value, f"{path}: {key}") for key, value in content.items()}
     )

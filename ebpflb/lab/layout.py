@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from ebpflb.errors import ConfigError
+from ebpflb.errors import SettingError
 
 LABS_AT_ONCE = 100
 UNDERLAY = "underlay"
@@ -58,7 +58,7 @@ class SeatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabConfig:
-    """The settings of a lab. ConfigError names the one that cannot be used.
+    """The settings of a lab. SettingError names the one that cannot be used.
 
     pods: per node. port: where the pods serve TCP and UDP. rp_filter: the default, 2 (loose), is
     what systemd and Ubuntu set; with 1 (strict, as on RHEL) a pod of a vxlan lab cannot reach the
@@ -76,15 +76,15 @@ class LabConfig:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ConfigError(
+            raise SettingError(
                 f"name: {self.name!r} is not 1 to 40 lower-case letters, digits and inner hyphens"
             )
         for name, (first, last) in _RANGES.items():
             value = getattr(self, name)
             if not first <= value <= last:
-                raise ConfigError(f"{name}: {value} is not between {first} and {last}")
+                raise SettingError(f"{name}: {value} is not between {first} and {last}")
         if not self.zones:
-            raise ConfigError("zones: name at least one")
+            raise SettingError("zones: name at least one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +173,11 @@ class Layout:
         return tuple(Ranges(version, self.index) for version in self.config.family.versions)
 
     def ranges_of(self, version: int | None) -> Ranges:
-        """The ranges of IP version 4 or 6, None: the primary one. ConfigError without it."""
+        """The ranges of IP version 4 or 6, None: the primary one. SettingError without it."""
         for ranges in self.ranges:
             if version in {None, ranges.version}:
                 return ranges
-        raise ConfigError(f"lab {self.config.name!r} has no IPv{version}")
+        raise SettingError(f"lab {self.config.name!r} has no IPv{version}")
 
     def seats(self) -> Iterator[Seat]:
         """All members; the underlay first, because it makes the uplinks of the others."""

@@ -44,3 +44,8 @@ def test_what_was_compiled_goes_with_the_pins_of_the_node(monkeypatch, tmp_path)
     assert run("--bpffs-root", str(usual)) == f"removed cache {kept}\n"
     assert not kept.exists()
     assert run("--bpffs-root", str(usual)) == "nothing to remove\n"
+
+
+def test_connections_cannot_be_waited_for_less_than_not_at_all(tmp_path):
+    said = run("--bpffs-root", str(tmp_path), "--drain", "-5", status=2)
+    assert said.startswith("Error: Invalid value for '--drain'")

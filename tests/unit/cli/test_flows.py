@@ -258,7 +258,7 @@ def test_what_answers_and_is_no_agent_is_one_line(run, path):
 
 def test_a_path_that_is_too_long_is_one_line(path):
     done = CliRunner().invoke(main, ["flows", "--query-socket", "/" + "a" * 200])
-    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
     assert "the path has 201 bytes" in done.output
     off = CliRunner().invoke(main, ["flows", "--query-socket", ""])
     assert off.output.startswith("Error: no query socket: set")

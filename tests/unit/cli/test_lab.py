@@ -23,18 +23,18 @@ def test_taking_down_what_is_not_up_is_no_error(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "status", "message"),
     [
-        (("status", "--name", "x"), "there is no lab 'x'"),
-        (("exec", "--name", "x", "node1", "true"), "there is no lab 'x'"),
-        (("apply", "--name", "x", "a.yaml"), "there is no lab 'x'"),
-        (("up", "--name", "X"), "name: 'X'"),
-        (("up", "--nodes", "0"), "nodes: 0"),
+        (("status", "--name", "x"), 1, "there is no lab 'x'"),
+        (("exec", "--name", "x", "node1", "true"), 1, "there is no lab 'x'"),
+        (("apply", "--name", "x", "a.yaml"), 1, "there is no lab 'x'"),
+        (("up", "--name", "X"), 2, "name: 'X'"),
+        (("up", "--nodes", "0"), 2, "nodes: 0"),
     ],
 )
-def test_an_error_is_one_line(run, arguments, message):
+def test_an_error_is_one_line(run, arguments, status, message):
     done = run(*arguments)
-    assert done.exit_code == 1
+    assert done.exit_code == status
     assert done.output.startswith(f"Error: {message}")
     assert done.output.count("\n") == 1
 

@@ -149,7 +149,7 @@ def test_one_service(maps):
     assert "10.96.0.1:80" not in output
 
 
-@pytest.mark.parametrize("name", ["/web", "default/", ""])
+@pytest.mark.parametrize("name", ["/web", "default/", "", "a/b/c"])
 def test_a_service_needs_a_name(maps, name):
     assert "want NAME or NAMESPACE/NAME" in run("dump", "--service", name, status=2)
 

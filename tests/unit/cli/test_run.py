@@ -117,7 +117,6 @@ def test_the_environment_and_the_file_count_too(run, tmp_path):
         (("--manifests", ""), {}, "--manifests: '': want a path"),
         ((*BASICS, "--hostname-override", "b"), {}, "--hostname-override: the same setting as"),
         ((*BASICS, "--proxy-mode", "nft"), {}, "--proxy-mode: 'nft': unknown value"),
-        ((*BASICS, "--write-config-to", "/"), {}, "/: Is a directory"),
         ((*BASICS, "--attach", "x"), {}, "--attach: 'x': unknown value (did you mean tcx?)"),
         (BASICS, {"EBPFLB_ATACH": "tcx"}, "unknown environment variable EBPFLB_ATACH"),
         ((*BASICS, "--config", "/nowhere"), {}, "settings file /nowhere: No such file"),
@@ -125,9 +124,15 @@ def test_the_environment_and_the_file_count_too(run, tmp_path):
 )
 def test_a_wrong_setting_is_one_line(run, arguments, environ, line):
     done, settings = run(*arguments, **environ)
-    assert (done.exit_code, settings) == (1, None)
+    assert (done.exit_code, settings) == (2, None)
     assert done.output.startswith(f"Error: {line}")
     assert done.output.count("\n") == 1
+
+
+def test_settings_that_cannot_be_written_are_a_failure(run):
+    done, settings = run(*BASICS, "--write-config-to", "/")
+    assert (done.exit_code, settings) == (1, None)
+    assert done.output == "Error: /: Is a directory\n"
 
 
 def test_an_unknown_option_is_a_usage_error_with_the_nearest_name(run):

@@ -269,7 +269,7 @@ def test_an_agent_that_listens_everywhere_is_asked_here(node):
 
 
 def test_a_wrong_address_is_one_line():
-    assert run("--metrics-bind-address", "x", status=1).startswith("Error: --metrics-bind-address")
+    assert run("--metrics-bind-address", "x", status=2).startswith("Error: --metrics-bind-address")
 
 
 def test_missing_pins_are_found_missing(tmp_path):
