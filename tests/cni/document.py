@@ -61,6 +61,21 @@ them. With AWS's security groups for pods in strict mode, policy Local was not t
 does not support it; nor were NodePorts at the address of a second ENI, where kube-proxy's rules do
 not work either.
 """
+_CLUSTERS = """\
+## Kinds of clusters
+
+- **Kubernetes, dual-stack** (IPv4 first), built from its Go modules: run, in every row above and in
+  `tests/cluster`, with several API servers, while it moves from kube-proxy, and in upgrades.
+- **Kubernetes for IPv4 alone or IPv6 alone**: not run. The lab has both: nodes, pods and agents
+  without any address of the other family carry the same traffic as with two
+  (`tests/e2e/traffic/test_packets.py`), with manifests in place of an API server.
+- **kind**: not run. kind 0.33.0 builds as a Go module, but its nodes are containers of an image from
+  Docker Hub, as is the base to build one from. The machine reaches no registry of images.
+- **k3s**, **k0s**: not run. The proxy of Go modules serves neither `github.com/k3s-io/k3s` nor
+  `github.com/k0sproject/k0s`, and Debian has no package of them.
+- **kubeadm**, **OpenShift** and those of AWS, Google and Azure: not available;
+  [install.md](install.md) says what is known.
+"""
 _TAIL = """\
 ## What was not run
 
@@ -121,6 +136,7 @@ def render() -> str:
         _table(_paths(run)),
         *_remarks(run),
         _LAID_OUT,
+        _CLUSTERS,
         _TAIL,
     ]
     return "\n".join(parts) + _never_run()
