@@ -69,8 +69,8 @@ _CLUSTERS = """\
 - **Kubernetes for IPv4 alone or IPv6 alone**: not run. The lab has both: nodes, pods and agents
   without any address of the other family carry the same traffic as with two
   (`tests/e2e/traffic/test_packets.py`), with manifests in place of an API server.
-- **kind**: not run. kind 0.33.0 builds as a Go module, but its nodes are containers of an image from
-  Docker Hub, as is the base to build one from. The machine reaches no registry of images.
+- **kind**: not run. kind 0.33.0 builds as a Go module, but its nodes are containers of an image
+  from Docker Hub, as is the base to build one from. The machine reaches no registry of images.
 - **k3s**, **k0s**: not run. The proxy of Go modules serves neither `github.com/k3s-io/k3s` nor
   `github.com/k0sproject/k0s`, and Debian has no package of them.
 - **kubeadm**, **OpenShift** and those of AWS, Google and Azure: not available;

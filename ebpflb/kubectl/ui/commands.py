@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.kubectl import NAME
 from ebpflb.kubectl.ui.query import ViewQuery
 from ebpflb.model.flow import Flow
@@ -25,11 +26,13 @@ class CommandWords(NamedTuple):
         options = [*_filters(query), *_times(query, now)]
         return self._joined("flows", query.namespace or self.namespace, options)
 
-    def explain(self, flow: Flow, nodes: Sequence[str], source: str, target: str) -> str:
-        """`kubectl ebpflb explain` of SRC and DST, on these nodes, or those that decide."""
+    def explain(self, flow: Flow, nodes: Sequence[str], connection: AskedConnection) -> str:
+        """`kubectl ebpflb explain`, on these nodes, or those that decide."""
         namespace = self.namespace or (flow.service.namespace if flow.service else "")
         options = [("--node", each) for each in nodes]
-        return self._joined("explain", namespace, options, source, target)
+        if connection.at:
+            options.append(("--at", connection.at))
+        return self._joined("explain", namespace, options, connection.source, connection.target)
 
     def _joined(
         self, command: str, namespace: str, options: Iterable[tuple[str, str]], *ends: str

@@ -29,21 +29,21 @@ def as_wide_as(columns: str) -> Iterator[None]:
 
 
 def explanation(
-    cluster: Cluster, words: CommandWords, kept: KeptFlow, source: str, target: str
+    cluster: Cluster, words: CommandWords, kept: KeptFlow, connection: AskedConnection
 ) -> PageExplanation:
     """What the plugin's own command prints. EbpflbError."""
     # A pod's own node answers for it; for others, the one that recorded the flow.
-    nodes = () if "/" in source else (kept.flow.node,)
+    nodes = () if "/" in connection.source else (kept.flow.node,)
     answered: set[str] = set()
 
     def look(asked: Cluster) -> str:
-        groups = explanations(asked, AskedConnection(source, target), words.namespace)
+        groups = explanations(asked, connection, words.namespace)
         answered.update(node for group in groups for node in group.nodes)
         return text_of(asked, groups, "table")
 
     text, said, failures = aside(cluster, look, agents=(), nodes=nodes, are_old=False)
     told = [f"{some(of)}: {error}" for error, of in sorted(failures.items())]
-    command = words.explain(kept.flow, nodes, source, target)
+    command = words.explain(kept.flow, nodes, connection)
     return PageExplanation(
         some(answered or (kept.flow.node,)),
         command,
@@ -57,10 +57,11 @@ Run = Callable[[str, Sequence[str]], str]
 
 
 def answer_of_node(
-    run: Run, words: CommandWords, kept: KeptFlow, source: str, target: str
+    run: Run, words: CommandWords, kept: KeptFlow, connection: AskedConnection
 ) -> PageExplanation:
     """What the node that recorded the flow prints. EbpflbError."""
-    node, arguments = kept.flow.node, ["explain", source, target]
+    source, target, _, at = connection
+    node, arguments = kept.flow.node, ["explain", *(["--at", at] if at else []), source, target]
     command = " ".join(["ebpflb", *arguments])
-    copied = words.explain(kept.flow, (node,), source, target)
+    copied = words.explain(kept.flow, (node,), connection)
     return PageExplanation(node, command, run(node, arguments), copied)

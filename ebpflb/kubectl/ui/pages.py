@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.cli.flows import frontend_of
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.asking import NO_AGENT
@@ -34,7 +35,7 @@ class PageExplanation(NamedTuple):
 
 
 # What happens to another connection like this one, from SRC to DST. EbpflbError.
-Explain = Callable[[KeptFlow, str, str], PageExplanation]
+Explain = Callable[[KeptFlow, AskedConnection], PageExplanation]
 
 
 class PageSources(NamedTuple):
@@ -90,13 +91,15 @@ def pages_of(sources: PageSources) -> Pages:
         found = sources.moment(until).traffic.flow(int(number))
         if found is None:
             raise ConfigError("this flow is no longer kept: choose a later one")
-        return sources.explain(found, *explain_arguments(found))._asdict()
+        return sources.explain(found, connection_of(found, is_past=bool(until)))._asdict()
 
     return {"view": view, "line": line, "explain": explain}
 
 
-def explain_arguments(kept: KeptFlow) -> tuple[str, str]:
-    """SRC and DST. ConfigError if an end of the flow is unknown, hidden or invalid.
+def connection_of(kept: KeptFlow, *, is_past: bool) -> AskedConnection:
+    """What is to be explained, of now, or of when the flow was recorded.
+
+    ConfigError if an end of the flow is unknown, hidden or invalid.
 
     A refused connect() may be recorded without its client: a process on the node then stands for
     the pod, because the same happens to both.
@@ -110,4 +113,4 @@ def explain_arguments(kept: KeptFlow) -> tuple[str, str]:
     for each in (asker, target):
         if not ARGUMENT.fullmatch(each):
             raise ConfigError(f"explain: {each[:60]!r} is neither an address nor a name")
-    return asker, target
+    return AskedConnection(asker, target, at=kept.flow.time if is_past else "")

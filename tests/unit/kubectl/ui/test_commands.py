@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.kubectl.flows import flows as flows_command
 from ebpflb.kubectl.ui.commands import CommandWords
 from ebpflb.kubectl.ui.query import ViewQuery
@@ -48,6 +49,6 @@ def test_the_namespace_of_the_page():
 
 def test_explain_drops_what_is_no_name():
     made = of_node("--all", flow(service="$(reboot)/web"))
-    assert WORDS.explain(made, [made.node], "host", "[fd00::a]:53/tcp") == (
+    assert WORDS.explain(made, [made.node], AskedConnection("host", "[fd00::a]:53/tcp")) == (
         "kubectl ebpflb explain --context main host '[fd00::a]:53/tcp'"
     )

@@ -147,4 +147,6 @@ def test_the_page_shows_and_explains_the_past():
     (kept,) = line["flows"]
     assert (kept["flow"].client.pod, line["active_why"]) == ("shop/old-0", "only known of now")
     asked = {"flow": str(kept["number"]), "until": until}
-    assert pages["explain"](asked)["command"].startswith("ebpflb explain shop/old-0 ")
+    assert pages["explain"](asked)["command"].startswith(
+        f"ebpflb explain --at {made.time} shop/old-0 "
+    )
