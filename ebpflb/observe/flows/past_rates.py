@@ -4,11 +4,13 @@
 A connection counts when it ends, with all its bytes: records do not tell more.
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from itertools import chain
 from typing import Any
 
@@ -35,6 +37,8 @@ from ebpflb.observe.http.query_socket import HttpQueryError, Query, parameters, 
 from ebpflb.web.answers import TEXT, Answer
 from ebpflb.words.connections import BACKEND_REFUSED, DROPPED, END, FAILED, REFUSED
 
+# Less than who asks waits.
+_PATIENCE_SECONDS = 5.0
 _ALL = 1 << 63
 _TROUBLES = {
     word(DropReason.LB_DROP_NO_ENDPOINT): NO_ENDPOINT,
@@ -124,13 +128,17 @@ def _per_second(counts: Mapping[str, int], names: tuple[str, ...], seconds: floa
 
 
 class PastRatesQueries:
-    """Answers what Services carried. Thread-safe."""
+    """Answers what Services carried, for one at a time, since a day has many records.
+
+    Thread-safe.
+    """
 
     def __init__(self, log: FlowLog, kept: KeptFlows | None, sample: int) -> None:
         """`sample`: one flow in so many is recorded; see RecordedTime."""
         self._log = log
         self._kept = kept
         self._sample = sample
+        self._turn = threading.Lock()
 
     def answer(self, query: Query) -> Answer:
         """PastRates, compact, of the `window` that ends `at` a moment(). HttpQueryError."""
@@ -139,7 +147,14 @@ class PastRatesQueries:
         if at is None:
             raise HttpQueryError("at: say when")
         seconds = parsed("window", given, window) or WINDOW_SECONDS
-        return Answer(compact(self.rates(at, seconds, given.get("namespace", ""))).encode(), TEXT)
+        if not self._turn.acquire(timeout=_PATIENCE_SECONDS):
+            text = "the agent answers others: try again"
+            raise HttpQueryError(text, HTTPStatus.SERVICE_UNAVAILABLE)
+        try:
+            found = self.rates(at, seconds, given.get("namespace", ""))
+        finally:
+            self._turn.release()
+        return Answer(compact(found).encode(), TEXT)
 
     def rates(self, at: int, seconds: float, namespace: str = "") -> PastRates:
         """`at`: nanoseconds since 1970. `namespace`: of the Services; "" for all."""

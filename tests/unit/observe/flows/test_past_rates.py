@@ -2,6 +2,7 @@
 """What records in memory and in files say of a time in the past."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from ebpflb.model.changes import Changes
 from ebpflb.model.compact import from_compact
 from ebpflb.model.compact.past_rates import decode_past
 from ebpflb.model.flow import LostFlows, flow_line
+from ebpflb.observe.flows import past_rates
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.kept_flows import KeptFlows
 from ebpflb.observe.flows.past_rates import PastRatesQueries
@@ -183,3 +185,23 @@ def test_what_cannot_be_meant_is_reported(log, parameters, why):
     with pytest.raises(HttpQueryError) as caught:
         ask(log, **parameters)
     assert str(caught.value).startswith(why)
+
+
+def test_one_is_answered_at_a_time_and_others_do_not_wait_for_ever(log, monkeypatch):
+    monkeypatch.setattr(past_rates, "_PATIENCE_SECONDS", 0.01)
+    queries = PastRatesQueries(log, None, 1)
+    query = Query((), {"at": "1m"})
+
+    class MeanwhileAsked(KeptFlows):
+        def records(self, *_):
+            with pytest.raises(HttpQueryError, match="the agent answers others") as caught:
+                queries.answer(query)
+            assert caught.value.status == 503
+            return iter(())
+
+        def flows(self, *_):
+            return iter(())
+
+    queries._kept = MeanwhileAsked(Path("/nowhere"), 0)
+    queries.answer(query)
+    queries.answer(query)
