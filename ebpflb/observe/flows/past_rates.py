@@ -165,7 +165,7 @@ class PastRatesQueries:
         for each in self._records(begin, end):
             if isinstance(each, LostFlows):
                 # Any of them may be from then.
-                found.lost = (found.lost or 0) + (each.lost if each.since < end else 0)
+                found.lost = (found.lost or 0) + each.lost
             elif each.time < end and each.event in _COUNTED and (name := _name(each, namespace)):
                 found.count += 1
                 ports.setdefault(name, _PortRecords()).add(each)
