@@ -20,6 +20,10 @@ pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.slow, pytest.mar
 
 # Of a type that this cluster does not know.
 _FOREIGN = "monitoring.coreos.com/"
+_ACCOUNT = ("ServiceAccount", "Role", "RoleBinding")
+_CLEANING, _WAITING = (
+    {f"{kind}/ebpflb-{name}" for kind in _ACCOUNT} for name in ("cleanup", "uninstall")
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +71,14 @@ def objects_left(cluster: Cluster) -> list[str]:
     return listed.split()
 
 
-def of_removal(values: Object) -> list[Object]:
-    """What cleans the nodes."""
-    return [each for each in render(values) if hook_of(each) == "post-delete"]
+def of_event(values: Object, event: str) -> list[Object]:
+    """What is created at an event of helm or Argo CD."""
+    return [each for each in render(values) if hook_of(each) == event]
+
+
+def as_list(objects: list[Object]) -> str:
+    """For kubectl."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def test_the_api_server_accepts_every_object(cluster: Cluster) -> None:
@@ -77,8 +86,7 @@ def test_the_api_server_accepts_every_object(cluster: Cluster) -> None:
         known: list[Object] = [
             each for each in render(values) if not each["apiVersion"].startswith(_FOREIGN)
         ]
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": known})
-        done = cluster.kubectl("apply", "--dry-run=server", "--filename=-", input=text)
+        done = cluster.kubectl("apply", "--dry-run=server", "--filename=-", input=as_list(known))
         assert done.count("(server dry run)") == len(known)
 
 
@@ -132,26 +140,41 @@ def test_what_was_left_on_purpose_goes_with_the_next_release(cluster: Cluster) -
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_was_left_goes_when_the_objects_that_clean_up_are_applied(cluster: Cluster) -> None:
-    """The commands of docs/install.md."""
+@pytest.mark.parametrize(
+    ("mode", "event", "left"),
+    [
+        ("helm", "post-delete", {"Job/ebpflb-cleanup", *_WAITING}),
+        (
+            "argocd",
+            "PostDelete",
+            {"DaemonSet/ebpflb-cleanup", "Job/ebpflb-cleanup", *_CLEANING, *_WAITING},
+        ),
+    ],
+)
+def test_nodes_are_cleaned_by_objects_that_somebody_else_creates_at_once(
+    cluster: Cluster, mode: str, event: str, left: set[str]
+) -> None:
+    """As with the commands of docs/install.md, and as Argo CD does it, which removes them all."""
     wanted = release.values(cluster, uninstall={"mode": "none", "drainSeconds": 1})
     release.deploy(cluster, "upgrade", wanted)
     release.undeploy(cluster)
-    wanted["uninstall"]["mode"] = "helm"
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": of_removal(wanted)})
-    cluster.kubectl("apply", "--filename=-", input=text)
+    assert all(pins(node) >= {"links"} for node in cluster.nodes)
+    wanted["uninstall"]["mode"] = mode
+    made = of_event(wanted, event)
+    cluster.kubectl("apply", "--filename=-", input=as_list(made))
     space = f"--namespace={NAMESPACE}"
     cluster.control_plane.wait(space, "wait", "--for=condition=complete", "job/ebpflb-cleanup")
     assert all(pins(node) == set() for node in cluster.nodes)
-    left = [f"{kind}/ebpflb-uninstall" for kind in ("serviceaccount", "role", "rolebinding")]
-    cluster.kubectl(space, "delete", "job/ebpflb-cleanup", *left)
+    names = {f"{each['kind']}/{each['metadata']['name']}" for each in made}
+    there = {name for name in names if cluster.kubectl(space, "get", name, "--ignore-not-found")}
+    assert there == left
+    cluster.kubectl(space, "delete", *left)
     assert objects_left(cluster) == []
 
 
 @pytest.mark.usefixtures("installed")
 def test_cleanup_removes_nothing_while_agents_run(cluster: Cluster) -> None:
-    hooks = of_removal(release.values(cluster))
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": hooks})
+    text = as_list(of_event(release.values(cluster), "post-delete"))
     before = {node.name: pins(node) for node in cluster.nodes}
     space = f"--namespace={NAMESPACE}"
     cluster.kubectl("apply", "--filename=-", input=text)
