@@ -54,6 +54,17 @@ def appending(folder: int, name: str) -> Iterator[int]:
         os.close(file)
 
 
+def append(file: int, size: int, text: bytes) -> None:
+    """Write all of it, or restore the file's size: of a descriptor that appends. OSError."""
+    rest = memoryview(text)
+    try:
+        while rest:
+            rest = rest[os.write(file, rest) :]
+    except OSError:
+        os.ftruncate(file, size)
+        raise
+
+
 @contextmanager
 def replacing(folder: int, name: str, building: str) -> Iterator[BinaryIO]:
     """Written as `building`, the file is there by its name at the end, or after an error as it was.

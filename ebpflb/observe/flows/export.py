@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+from ebpflb import own_files
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.log import fields
 from ebpflb.model.flow import LostFlows, flow_line
@@ -83,7 +84,7 @@ class RotatedFile:
             count = _fitting(lines, self._max_bytes - size)
             if not count and not size:
                 count = 1
-            append(fd, size, b"".join(lines[:count]))
+            own_files.append(fd, size, b"".join(lines[:count]))
         finally:
             os.close(fd)
         if count < len(lines):
@@ -116,17 +117,6 @@ def _cut_half_line(fd: int) -> int:
     if half:
         os.ftruncate(fd, size - half)
     return size - half
-
-
-def append(fd: int, size: int, text: bytes) -> None:
-    """Write all of it, or restore the file's size."""
-    rest = memoryview(text)
-    try:
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    except OSError:
-        os.ftruncate(fd, size)
-        raise
 
 
 def _fitting(lines: Sequence[bytes], room: int) -> int:

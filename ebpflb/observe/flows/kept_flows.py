@@ -23,13 +23,11 @@ from ebpflb.config.moment import rfc3339_ns
 from ebpflb.from_json import JsonError
 from ebpflb.log import fields
 from ebpflb.model.flow import Flow, LostFlows, read_flow, read_flow_time
-from ebpflb.observe.flows.export import append
+from ebpflb.observe.kept_files import KEPT_SECONDS, append_lines
 
 _log = logging.getLogger("ebpflb.observe")
 
-KEPT_SECONDS = 24 * 3600.0
 _FILES = 32
-_QUICK = 1
 _NAME = pattern(r"(\d{13})-(\d{6})\.jsonl\.gz")
 
 
@@ -67,15 +65,11 @@ class KeptFlows:
         """OSError; what was there before stays readable."""
         if not lines:
             return
-        member = gzip.compress(b"".join(lines), _QUICK)
         own_files.make(self._directory.parent)
         own_files.make(self._directory)
         with own_files.opened(self._directory) as folder:
             self._file = current = self._file or self._first(folder)
-            with own_files.appending(folder, current.name) as file:
-                size = os.fstat(file).st_size
-                append(file, size, member)
-            if size + len(member) >= self._max_bytes // _FILES:
+            if append_lines(folder, current.name, lines) >= self._max_bytes // _FILES:
                 self._file = current._replace(number=current.number + 1)
             self._remove_old(folder)
 

@@ -23,11 +23,9 @@ from ebpflb import own_files
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.config.settings import Settings
 from ebpflb.errors import QueryError
-from ebpflb.observe.flows.export import append
-from ebpflb.observe.flows.kept_flows import KEPT_SECONDS
+from ebpflb.observe.kept_files import KEPT_SECONDS, LEVEL, append_lines
 from ebpflb.observe.served.records import ServedRecord, line_of_end, read_record
 
-_QUICK = 1
 _NAME = pattern(r"(\d{19})\.jsonl\.gz")
 _BUILDING = "new"
 # Another file is begun after so much of a day, or of all files' size, unless its first part is
@@ -91,7 +89,7 @@ class KeptChanges:
             begin = max(moment, max(_begins(folder), default=-1) + 1)
             name = _name(begin)
             with own_files.replacing(folder, name, _BUILDING) as file:
-                with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_QUICK) as packed:
+                with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=LEVEL) as packed:
                     now = rfc3339_ns(begin)
                     for index, line in enumerate(chain(lines(now), [line_of_end(now)]), 1):
                         packed.write(line)
@@ -115,11 +113,8 @@ class KeptChanges:
         if current is None:
             return
         with own_files.opened(self._directory) as folder:
-            member = gzip.compress(b"".join(lines), _QUICK)
-            with own_files.appending(folder, _name(current.begin)) as file:
-                size = os.fstat(file).st_size
-                append(file, size, member)
-            self._current = current._replace(size=size + len(member))
+            size = append_lines(folder, _name(current.begin), lines)
+            self._current = current._replace(size=size)
             self._remove_old(folder)
 
     def _remove_old(self, folder: int) -> None:

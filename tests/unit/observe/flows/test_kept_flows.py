@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ebpflb import own_files
 from ebpflb.model.flow import Flow, FlowFrontend, LostFlows, flow_line
-from ebpflb.observe.flows import kept_flows
-from ebpflb.observe.flows.kept_flows import KEPT_SECONDS, KeptFlows
+from ebpflb.observe.flows.kept_flows import KeptFlows
+from ebpflb.observe.kept_files import KEPT_SECONDS
 
 NOW = time.time()
 ALWAYS = ""
@@ -186,7 +187,7 @@ def test_a_write_that_fails_leaves_what_there_was(directory: Path, clock: Clock,
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept_flows, "append", full)
+    monkeypatch.setattr(own_files, "append", full)
     with pytest.raises(OSError, match="No space"):
         kept.write([line(1)])
     assert numbers(kept) == [0]

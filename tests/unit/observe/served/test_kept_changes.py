@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
+from ebpflb import own_files
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.errors import QueryError
 from ebpflb.model.service import Service
-from ebpflb.observe.flows.kept_flows import KEPT_SECONDS
+from ebpflb.observe.kept_files import KEPT_SECONDS
 from ebpflb.observe.served import kept_changes
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.records import line_of, line_of_loss, read_record
@@ -240,7 +241,7 @@ def test_a_file_that_is_removed_meanwhile_is_one_of_which_nothing_is_kept(
 def test_a_disk_without_room_leaves_the_file_as_it_was(kept, directory, clock, monkeypatch):
     begin(kept, "web")
     with monkeypatch.context() as patched:
-        patched.setattr(kept_changes, "append", _full)
+        patched.setattr(own_files, "append", _full)
         with pytest.raises(OSError, match="No space"):
             add(kept, START, "api")
     assert kept.needs_begin
