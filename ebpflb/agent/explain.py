@@ -37,7 +37,7 @@ _LATELY = 5 * 60 * 1_000_000_000
 _PATIENCE_SECONDS = 5.0
 
 
-class Past(NamedTuple):
+class KeptPast(NamedTuple):
     """What is kept of the last day."""
 
     services: PastServices
@@ -53,7 +53,7 @@ class Explaining:
         maps: Callable[[], MapSet | None],
         ask_loop: AskLoop,
         flows: FlowLog,
-        past: Past | None = None,
+        past: KeptPast | None = None,
     ) -> None:
         """`root`: of the pins of these maps. `past`: None if nothing is kept."""
         self._root = root

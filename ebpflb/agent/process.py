@@ -18,7 +18,7 @@ from types import FrameType
 from ebpflb import __version__
 from ebpflb.agent.config_file import config_watched
 from ebpflb.agent.dataplane.node import NodeDataplane
-from ebpflb.agent.explain import Explaining, Past
+from ebpflb.agent.explain import Explaining, KeptPast
 from ebpflb.agent.loop import Agent, Periods, Wakeup
 from ebpflb.agent.map_queries import MapQueries
 from ebpflb.agent.observers import Observers
@@ -276,7 +276,7 @@ def _routes(
     services: PastServices | None,
 ) -> Mapping[str, Route]:
     """What can be asked."""
-    past = Past(services, flows.kept) if services and flows.kept else None
+    past = KeptPast(services, flows.kept) if services and flows.kept else None
     explaining = Explaining(
         settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log, past
     )

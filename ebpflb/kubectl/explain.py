@@ -103,7 +103,7 @@ Examples:
 @output_option
 @cluster_command
 def explain(
-    cluster: Cluster, source: str, target: str, at: str, namespace: str | None, output: Output
+    cluster: Cluster, source: str, target: str, output: Output, **given: str | None
 ) -> None:
     """Explain what happens to a connection from SRC to DST. It sends no packets.
 
@@ -113,7 +113,8 @@ def explain(
 
     With --at, it tells what each node served at that moment, and which endpoints had failed.
     """
-    asked = AskedConnection(source, target, namespace or cluster.namespace, at)
+    home = given["namespace"] or cluster.namespace
+    asked = AskedConnection(source, target, home, given["at"] or "")
     try:
         groups = explanations(cluster, asked)
     except ConfigError as error:

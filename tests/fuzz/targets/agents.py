@@ -108,7 +108,7 @@ _COMMANDS = [
     ),
     Asked(
         explain.explain,
-        {"source": "host", "target": "10.96.0.10:80", "namespace": None},
+        {"source": "host", "target": "10.96.0.10:80", "at": None, "namespace": None},
         {"explain": json.dumps(_EXPLAINED)},
         lambda shown: any("a" in each["nodes"] for each in shown),
     ),
