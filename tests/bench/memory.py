@@ -107,10 +107,19 @@ def _size(services: int, options: Options) -> Generator[Row, None, float]:
             time.sleep(min(_STEADY_SECONDS, 5 * options.seconds))
             resident = resident_megabytes(node)
             yield limit_row("growth", f"resident, {case}", [resident], "MB", TARGET_GROWTH_MB)
+            yield plain_row(
+                "growth", f"kept of what is served, {case}", _kept_kilobytes(node), "kB"
+            )
             maps, changes = agent.pinned_maps(node), options.scaled(CHANGES)
             times = list(latencies(maps, directory, [0] * services, changes, GROWTH_ENDPOINTS))
             yield percentile_row("growth", f"one endpoint, {case}", times, 99, "ms", TARGET_MS)
     return resident
+
+
+def _kept_kilobytes(node: LabNode) -> float:
+    """The size of the files with what is served, of one agent."""
+    directory = node.query_socket.parent / "flows/served"
+    return sum(each.stat().st_size for each in directory.iterdir()) / 1000
 
 
 def resident_megabytes(node: LabNode, field: str = "VmRSS") -> float:

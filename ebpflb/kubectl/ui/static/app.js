@@ -52,15 +52,23 @@ async function refresh(isAsked = false) {
     latest = { view, line };
     draw();
     if (isAsked) setText(at("said"), at("shown").textContent);
-    const isFollowed = view.nodes.some((node) => node.state !== "silent");
-    if (isFollowed || state.until) asOf = Date.now() / 1000;
-    complain(view.trouble, !isFollowed && !state.until && view.nodes.length > 0);
+    tellTrouble(view, state);
   } catch (error) {
     if (mine !== question) return;
     drawTime(at("back"), at("past"), state, "no answer");
     complain(error.message, true);
   }
+  refreshLater(state);
+}
+
+function refreshLater(state) {
   if (!isPaused && !document.hidden && !state.until) timer = setTimeout(() => refresh(), PERIOD_MS);
+}
+
+function tellTrouble(view, state) {
+  const isFollowed = view.nodes.some((node) => node.state !== "silent");
+  if (isFollowed || state.until) asOf = Date.now() / 1000;
+  complain(view.trouble, !isFollowed && !state.until && view.nodes.length > 0);
 }
 
 // `isOld`: the figures are those of an earlier time.
