@@ -244,7 +244,9 @@ def test_services_show_what_they_have_open(browser):
             "shop/new": "\N{EN DASH}",
             "shop/web": "1,234",
         }
-        assert "Active now\n1,234 of the Service" in browser.text("#panel .facts")
+        browser.wait(
+            "document.querySelector('#panel .facts').innerText.includes('1,234 of the Service')"
+        )
 
 
 def test_the_legend_explains_what_is_drawn(browser, page):
