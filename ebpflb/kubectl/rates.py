@@ -93,6 +93,15 @@ class _FormSums:
             sums, seen = self.more.get(place, (_NOTHING, state))
             self.more[place] = list(map(add, sums, numbers)), _as_both_see(seen, state)
 
+    def carried(self, row: PortRow) -> Iterator[tuple[SocketText, Sequence[int]]]:
+        """BACKEND_SUMS of one node's backends. Those of which it says nothing are left out."""
+        width = len(BACKEND_SUMS)
+        if row.backends:
+            for at, each in enumerate(self.form.backends):
+                yield each.place, row.backends[at * width : (at + 1) * width]
+        for own in row.more:
+            yield own.place, own.numbers
+
     def rows(self) -> Iterator[tuple[SocketText, Sequence[int], BackendState]]:
         """Those of the form, and those with a state of their own, which may be the same."""
         width = len(BACKEND_SUMS)

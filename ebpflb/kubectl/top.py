@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kubectl ebpflb top: what each Service carries on all nodes together, and which are in trouble."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -17,6 +17,9 @@ from ebpflb.kubectl.asking import AgentQuestion, AskedAgents
 from ebpflb.kubectl.cluster import Cluster, cluster_command
 from ebpflb.kubectl.rates import RatesOfCluster
 from ebpflb.kubectl.relay import RelayQuestion
+from ebpflb.kubectl.zones.known import known_zones
+from ebpflb.kubectl.zones.table import check_options, zone_lines, zone_options
+from ebpflb.kubectl.zones.traffic import ZoneTraffic, between_zones
 from ebpflb.model.compact.past_rates import (
     PastRates,
     RecordedTime,
@@ -41,11 +44,19 @@ _past_decoder = Decoder(list[PastRates])
 some nodes see is followed by their number. Idle Services are only shown with --all or --service.
 
 \b
+--by zone shows what clients in one zone exchange with backends in another, or in the same, most
+bytes first, and what crosses zones. Clients, also those outside, count for the node at which they
+enter. --price says what that costs at this rate: a number is the price of each GB that crosses
+zones, in either direction; a file has lines such as `zone-a zone-b 0.02`, each for both ways.
+It asks the nodes by pods/exec, never the relay, and lists nodes and EndpointSlices.
+
+\b
 Examples:
   kubectl ebpflb top -A
   kubectl ebpflb top -n shop --sort failures --backends
   kubectl ebpflb top -n shop --service web --backends
   kubectl ebpflb top -A --watch
+  kubectl ebpflb top -A --by zone --price 0.02 --interval 15
   kubectl ebpflb top -A --at 03:10 --window 5m --sort failures
   kubectl ebpflb top -A -o jsonl | jq 'select(.troubles != [])'
 """
@@ -53,10 +64,12 @@ Examples:
 @watch_option
 @past_options
 @sample_options
+@zone_options
 @list_options
 @cluster_command
 def top(cluster: Cluster, watch: bool, **given: Any) -> None:
     """Show traffic per Service on all nodes, and what is in trouble."""
+    check_options(given)
     namespace, wanted = chosen(given, cluster.namespace)
     if window := past_window(given):
         if watch:
@@ -65,6 +78,9 @@ def top(cluster: Cluster, watch: bool, **given: Any) -> None:
         show_past(past, wanted, given, given["output"], COLUMNS_OF_NODES)
         return
     check_interval(cluster, given["interval"])
+    if given["by"]:
+        _show_zones(cluster, namespace, wanted, given, watch=watch)
+        return
     output, every = given["output"], given["every"] or bool(wanted)
 
     def sample() -> list[ServiceRate]:
@@ -79,6 +95,20 @@ def top(cluster: Cluster, watch: bool, **given: Any) -> None:
         columns=COLUMNS_OF_NODES,
     )
     cluster.show(sample, lines, output, watch=watch, pause_seconds=0)
+
+
+def _show_zones(
+    cluster: Cluster, namespace: str, wanted: str, given: Mapping[str, Any], *, watch: bool
+) -> None:
+    question, price_of = _question(given["interval"], namespace), given["price"]
+
+    def sample() -> list[ZoneTraffic]:
+        cluster.find()
+        zones = known_zones(cluster.access, namespace)
+        return between_zones(cluster, question, wanted, zones, price_of or (lambda _: None))
+
+    lines = partial(zone_lines, has_prices=price_of is not None)
+    cluster.show(sample, lines, given["output"], watch=watch, pause_seconds=0)
 
 
 def _state(backend: BackendRate) -> str:
@@ -149,11 +179,14 @@ def _check(rate: ServiceRate | BackendRate) -> None:
 
 def sampled(cluster: AskedAgents, interval: float, namespace: str) -> list[ServiceRate]:
     """What the Services of a namespace, or all, carry on all nodes. `interval`: seconds."""
-    question = AgentQuestion("top", {"interval": f"{interval:g}", "namespace": namespace})
     rates = RatesOfCluster()
-    for _, found in cluster.ask_compact(question, rates.read):
+    for _, found in cluster.ask_compact(_question(interval, namespace), rates.read):
         rates.add(found)
     return rates.services()
+
+
+def _question(interval: float, namespace: str) -> AgentQuestion:
+    return AgentQuestion("top", {"interval": f"{interval:g}", "namespace": namespace})
 
 
 def recorded(cluster: AskedAgents, window: PastWindow, namespace: str) -> PastRates:
