@@ -3,8 +3,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,16 @@ class Plugin:
             start_new_session=True,
         )
 
+    @contextmanager
+    def page(self, *options: str) -> Iterator[str]:
+        """The address that `kubectl ebpflb ui` prints."""
+        with self.start("ui", *options) as process:
+            try:
+                assert process.stdout
+                yield process.stdout.readline().strip()
+            finally:
+                os.killpg(process.pid, signal.SIGINT)
+
     def _environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "KUBECONFIG": str(self.kubeconfig)}
@@ -74,9 +87,23 @@ def user_with(cluster: Cluster, name: str, folder: Path, *rules: str) -> Plugin:
     cluster.kubectl("create", "-f", "-", input=json.dumps({**role, "metadata": metadata}))
     subject = f"--serviceaccount={NAMESPACE}:{name}"
     cluster.kubectl("-n", NAMESPACE, "create", "rolebinding", name, f"--role={name}", subject)
+    return with_token_of(cluster, NAMESPACE, name, folder)
+
+
+def viewer_of(cluster: Cluster, namespace: str, folder: Path) -> Plugin:
+    """A new user with the right `view` in one namespace, and no other."""
+    space = ("-n", namespace)
+    cluster.kubectl(*space, "create", "serviceaccount", "viewer")
+    account = f"--serviceaccount={namespace}:viewer"
+    cluster.kubectl(*space, "create", "rolebinding", "viewer", "--clusterrole=view", account)
+    return with_token_of(cluster, namespace, "viewer", folder)
+
+
+def with_token_of(cluster: Cluster, namespace: str, account: str, folder: Path) -> Plugin:
+    """The plugin of a service account."""
     document = json.loads(cluster.kubeconfig.read_text())
-    token = cluster.kubectl("-n", NAMESPACE, "create", "token", name).strip()
+    token = cluster.kubectl("-n", namespace, "create", "token", account).strip()
     document["users"][0]["user"] = {"token": token}
-    path = folder / f"{name}.kubeconfig"
+    path = folder / f"{account}.kubeconfig"
     path.write_text(json.dumps(document))
     return Plugin(path)

@@ -2,8 +2,6 @@
 """One command and the page find a broken Service used by clients on any node and outside."""
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -136,21 +134,10 @@ def in_use(cluster: Cluster) -> Iterator[None]:
     used.result()
 
 
-@contextmanager
-def page(plugin: Plugin) -> Iterator[str]:
-    """The address that `kubectl ebpflb ui` prints. Nodes answer by their own commands."""
-    with plugin.start("ui", "--via", "exec") as process:
-        try:
-            assert process.stdout
-            yield process.stdout.readline().strip()
-        finally:
-            os.killpg(process.pid, signal.SIGINT)
-
-
 @pytest.fixture(scope="module")
 def browser(cluster: Cluster, plugin: Plugin) -> Iterator[Browser]:
     """With the page, opened before the first request."""
-    with page(plugin) as url, Browser() as made:
+    with plugin.page("--via", "exec") as url, Browser() as made:
         made.open(f"{url}?view=table&group=pod&window=300")
         made.wait("document.querySelector('#nodes summary').textContent === '2 nodes'")
         yield made

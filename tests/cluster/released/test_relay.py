@@ -20,7 +20,7 @@ from tests.cluster.harness import workloads
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.control_plane import run_tool
-from tests.cluster.released.plugin import Plugin
+from tests.cluster.released.plugin import Plugin, viewer_of
 from tests.cluster.released.shop import SPACE, cluster_ip
 from tests.e2e.harness.waiting import wait_until
 
@@ -32,18 +32,9 @@ HIDDEN = "another namespace"
 @pytest.fixture(scope="module")
 def viewer(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
     """The plugin of a user who may view the shop, and nothing else."""
-    space = ("-n", SPACE)
     cluster.control_plane.wait("wait", "--for=condition=Available", f"apiservice/{VERSION}.{GROUP}")
-    cluster.kubectl(*space, "create", "serviceaccount", "viewer")
-    account = f"--serviceaccount={SPACE}:viewer"
-    cluster.kubectl(*space, "create", "rolebinding", "viewer", "--clusterrole=view", account)
-    document = json.loads(cluster.kubeconfig.read_text())
-    token = cluster.kubectl(*space, "create", "token", "viewer").strip()
-    document["users"][0]["user"] = {"token": token}
-    path = tmp_path_factory.mktemp("viewer") / "kubeconfig"
-    path.write_text(json.dumps(document))
-    yield Plugin(path)
-    cluster.kubectl(*space, "delete", "rolebinding,serviceaccount", "viewer")
+    yield viewer_of(cluster, SPACE, tmp_path_factory.mktemp("viewer"))
+    cluster.kubectl("-n", SPACE, "delete", "rolebinding,serviceaccount", "viewer")
 
 
 @pytest.fixture(scope="module")

@@ -3,23 +3,22 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 
 import pytest
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Input
 
 from ebpflb.kubectl.access import Access
 from ebpflb.kubectl.cluster import Cluster
 from ebpflb.kubectl.execution import PodExecutor
-from ebpflb.kubectl.live.app import ExplainScreen, LiveApp, ServiceScreen, ServicesScreen
+from ebpflb.kubectl.live.app import ExplainScreen, ServiceScreen, ServicesScreen
 from ebpflb.kubectl.live.sight import Sight
 from ebpflb.kubectl.relay import Relay
 from ebpflb.words.observe import API_VERSION, PATH
 from tests.unit.cli.explained import FRONTEND, answered
 from tests.unit.cli.explained import backend as explained_backend
 from tests.unit.kubectl.answers import backend, compact_top, flow, lines, service
+from tests.unit.kubectl.live.keys import opened
 
-PATIENCE_SECONDS = 20.0
 TALK = "default/web:http"
 
 
@@ -42,44 +41,10 @@ def two(nodes):
     return nodes
 
 
-class Keys:
-    """Presses keys, and waits for what they bring."""
-
-    def __init__(self, app, pilot):
-        self.app, self._pilot = app, pilot
-
-    async def press(self, *keys):
-        await self._pilot.press(*keys)
-
-    async def until(self, condition):
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-        while not condition():
-            assert asyncio.get_running_loop().time() < deadline, self.app.screen
-            await self._pilot.pause(0.02)
-
-    def rows(self, table):
-        found = self.app.screen.query(f"#{table}")
-        if not found:
-            return []
-        shown = found.first(DataTable)
-        return [[str(cell) for cell in shown.get_row_at(at)] for at in range(shown.row_count)]
-
-    def text(self, name):
-        found = self.app.screen.query(f"#{name}")
-        return str(found.first(Static).render()) if found else ""
-
-
-@asynccontextmanager
-async def opened(nodes, *, through_relay):
+def sight(nodes, *, through_relay):
     access = Access(str(nodes.kubeconfig), seconds=60)
     relay = Relay(access) if through_relay else None
-    cluster = Cluster(access, (), PodExecutor(access), relay=relay)
-    app = LiveApp(Sight(cluster, "", 0.5))
-    async with app.run_test(size=(140, 40)) as pilot:
-        keys = Keys(app, pilot)
-        await keys.until(lambda: app.looked.found is not None or app.looked.complaint)
-        await keys.until(lambda: isinstance(app.screen, ServicesScreen))
-        yield keys
+    return Sight(Cluster(access, (), PodExecutor(access), relay=relay), "", 0.5)
 
 
 def names(keys):
@@ -88,7 +53,7 @@ def names(keys):
 
 def run(test, nodes, *, through_relay=False):
     async def driven():
-        async with opened(nodes, through_relay=through_relay) as keys:
+        async with opened(sight(nodes, through_relay=through_relay)) as keys:
             await test(keys)
 
     asyncio.run(driven())
