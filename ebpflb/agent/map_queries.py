@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http import HTTPStatus
 from itertools import islice
 
@@ -25,7 +26,10 @@ from ebpflb.model.connection import (
     connection_line,
     with_names,
 )
+from ebpflb.model.flow import ServiceRate
+from ebpflb.model.pod import NamedPod
 from ebpflb.model.service import ServiceName
+from ebpflb.observe.flows.flow_log import PodOf
 from ebpflb.observe.flows.queries import pod_names
 from ebpflb.observe.http.query_socket import (
     JSON_LINES,
@@ -54,11 +58,16 @@ class MapQueries:
         maps: Callable[[], MapSet | None],
         changes: Changes,
         past_rates: Callable[[Query], Answer],
+        pod_of: PodOf,
     ) -> None:
-        """`past_rates`: answers for a time in the past, of which the maps know nothing."""
+        """`past_rates`: answers for a time in the past, of which the maps know nothing.
+
+        `pod_of`: for backends that are endpoints no more.
+        """
         self._maps = maps
         self._changes = changes
         self._past_rates = past_rates
+        self._pod_of = pod_of
         self._turn = threading.Lock()
         self.routes: Mapping[str, Route] = {
             "/v1/services": self._services,
@@ -90,8 +99,22 @@ class MapQueries:
         time.sleep(interval)
         with self._reading():
             found = rates(before, sampler.sample(), pod_names(self._changes))
-            rows = [port_row(each) for each in found if namespace in ("", each.namespace)]
+            own = (each for each in found if namespace in ("", each.namespace))
+            rows = [port_row(self._with_removed(each)) for each in own]
             return Answer(compact(rows).encode(), TEXT)
+
+    def _with_removed(self, rate: ServiceRate) -> ServiceRate:
+        """With the names of removed pods."""
+        backends = (
+            replace(each, pod=self._last_at(each.address).pod)
+            if each.removed and not each.pod
+            else each
+            for each in rate.backends
+        )
+        return replace(rate, backends=tuple(backends))
+
+    def _last_at(self, address: str) -> NamedPod:
+        return self._pod_of(parse_address(address))
 
     def _connections(self, query: Query) -> StreamedAnswer:
         given = parameters(query, "namespace", "service", "from", "older", "backend-gone")
@@ -115,7 +138,11 @@ class MapQueries:
         names = pod_names(self._changes)
         pods = self._changes.node_pods()
         workloads = {f"{pod.namespace}/{pod.name}": pod.workload for pod in pods}
-        return (with_names(each, names, lambda pod: workloads.get(pod, "")) for each in found)
+        for each in found:
+            named = with_names(each, names, lambda pod: workloads.get(pod, ""))
+            if named.removed and not named.backend.pod:
+                named.backend.pod, named.backend.workload = self._last_at(named.backend.address)
+            yield named
 
     def _pieces(self, found: Iterator[OpenConnection]) -> Iterator[bytes]:
         while True:

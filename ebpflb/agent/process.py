@@ -246,7 +246,12 @@ def _run(settings: Settings, rights: Rights, parts: ExitStack) -> None:
     )
     serve.begin(flows, served)
     services = PastServices(kept, no_changes) if kept else None
-    serve.queries(_routes(settings, dataplane, agent, flows, changes, services))
+    serve.queries(
+        {
+            **_routes(settings, dataplane, agent, flows, services),
+            **MapQueries(lambda: dataplane.maps, changes, flows.past_rates.answer, pods.at).routes,
+        }
+    )
     agent.run()
 
 
@@ -272,16 +277,14 @@ def _routes(
     dataplane: NodeDataplane,
     agent: Agent,
     flows: FlowPipeline,
-    changes: Changes,
     services: PastServices | None,
 ) -> Mapping[str, Route]:
-    """What can be asked."""
+    """What can be asked besides the maps."""
     past = KeptPast(services, flows.kept) if services and flows.kept else None
     explaining = Explaining(
         settings.bpffs_root, lambda: dataplane.maps, agent.tell, flows.log, past
     )
-    map_queries = MapQueries(lambda: dataplane.maps, changes, flows.past_rates.answer)
-    return {**flows.routes, **explaining.routes, **map_queries.routes}
+    return {**flows.routes, **explaining.routes}
 
 
 def _http_server(rights: Rights, parts: ExitStack) -> HttpServer:

@@ -202,6 +202,8 @@ def recorded(cluster: AskedAgents, window: PastWindow, namespace: str) -> PastRa
 
 
 def _read_past(rates: RatesOfCluster, content: bytes) -> tuple[RecordedTime, Any]:
+    """A pod's own node has no records of its clients on others: each node tells all names."""
     past = decode_past(content)
     _check_all(past.services)
-    return past.records, rates.read(encode([port_row(each) for each in past.services]))
+    rows = [port_row(each, has_names=True) for each in past.services]
+    return past.records, rates.read(encode(rows))

@@ -90,7 +90,9 @@ rates_decoder = msgspec.json.Decoder(list[PortRow])
 form_decoder = msgspec.json.Decoder(PortForm)
 
 
-def port_row(service: ServiceRate) -> PortRow:
+def port_row(service: ServiceRate, *, has_names: bool = False) -> PortRow:
+    """`has_names`: with those of all pods; else a pod's name is told by its own node."""
+    usual = {each for each in service.backends if _is_usual(each, has_names=has_names)}
     ordinary = sorted(filter(_is_ordinary, service.backends), key=_place)
     form = PortForm(
         PortName(service.namespace, service.service, service.port, service.protocol),
@@ -100,7 +102,7 @@ def port_row(service: ServiceRate) -> PortRow:
         ),
     )
     nothing = (0,) * len(BACKEND_SUMS)
-    rows = [_whole(each, BACKEND_SUMS) if _is_usual(each) else nothing for each in ordinary]
+    rows = [_whole(each, BACKEND_SUMS) if each in usual else nothing for each in ordinary]
     numbers = _whole(service, SUMS)
     return PortRow(
         msgspec.Raw(msgspec.json.encode(form)),
@@ -112,7 +114,7 @@ def port_row(service: ServiceRate) -> PortRow:
         tuple(
             BackendRow(_place(each), _whole(each, BACKEND_SUMS), _state(each))
             for each in service.backends
-            if not _is_usual(each)
+            if each not in usual
         ),
     )
 
@@ -130,9 +132,10 @@ def _is_ordinary(backend: BackendRate) -> bool:
     return backend.offered and not backend.is_left_out
 
 
-def _is_usual(backend: BackendRate) -> bool:
-    """Whether its form says all but its numbers. The name of a pod is told by its own node."""
-    return _is_ordinary(backend) and not (backend.local or backend.trouble or backend.removed)
+def _is_usual(backend: BackendRate, *, has_names: bool) -> bool:
+    """Whether its form says all but its numbers."""
+    has_more = backend.local or backend.trouble or backend.removed or (has_names and backend.pod)
+    return _is_ordinary(backend) and not has_more
 
 
 def _whole(rate: ServiceRate | BackendRate, names: Iterable[str]) -> tuple[int, ...]:

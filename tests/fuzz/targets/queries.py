@@ -133,7 +133,8 @@ def _routes(opened: Opened) -> Mapping[str, Route]:
     log.accept([record(), refused(client="10.1.0.8", frontend="fd00::5")])
     ask: queries.AskLoop = partial(_ask, changes)
     explaining = Explaining(Path("/sys/fs/bpf/ebpflb"), _no_maps, ask, log)
-    found = MapQueries(lambda: opened.maps, changes, PastRatesQueries(log, None, 1).answer)
+    past = PastRatesQueries(log, None, 1).answer
+    found = MapQueries(lambda: opened.maps, changes, past, pod_of(changes))
     return {**queries.query_routes(changes, log), **explaining.routes, **found.routes}
 
 

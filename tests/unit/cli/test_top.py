@@ -323,7 +323,7 @@ def agent(http_server, tmp_path):
     server = QueryServer(
         http_server,
         tmp_path / "agent.sock",
-        MapQueries(lambda: None, changes, past).routes,
+        MapQueries(lambda: None, changes, past, pod_of(changes)).routes,
     )
     server.start()
     yield str(tmp_path / "agent.sock")

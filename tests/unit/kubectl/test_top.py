@@ -261,6 +261,14 @@ def test_of_the_past_numbers_are_added_up_and_unknown_ones_are_lines(past):
     ]
 
 
+def test_of_the_past_a_pod_has_its_name_if_its_own_node_recorded_nothing(past):
+    web = service(backend("10.1.0.1", 3.0, pod="default/web-0"))
+    past.say("a", "top --compact --at=", compact_past(web))
+    past.say("b", "top --compact --at=", compact_past())
+    rows = past.run("top", "--at", "2026-11-24T03:10Z", "--backends").stdout.splitlines()
+    assert rows[-1].split()[:2] == ["default/web-0:8080", "3.0"]
+
+
 def test_of_the_past_json_has_what_it_was_made_of_and_lines_are_services(past):
     given = ("top", "--at", "2026-11-24T03:10Z", "--window", "2m", "--service", "web")
     found = json.loads(past.run(*given, "-o", "json").stdout)

@@ -20,11 +20,12 @@ from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view import connections as connections_view
 from ebpflb.dataplane.view import rates as rates_view
 from ebpflb.errors import EbpflbError
+from ebpflb.model.address import Address
 from ebpflb.model.changes import Changes
 from ebpflb.model.compact import from_compact
 from ebpflb.model.compact.frontends import form_decoder, rows_decoder
 from ebpflb.model.compact.rates import rates_decoder
-from ebpflb.model.pod import Pod
+from ebpflb.model.pod import NOBODY, NamedPod, Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.past_rates import PastRatesQueries
 from ebpflb.observe.flows.queries import query_routes
@@ -36,6 +37,7 @@ from tests.unit.agent.flows import pod_of
 from tests.unit.cli.invoked import output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 from tests.unit.dataplane.view.opened import GONE, NOW, POD, SERVING, Opened
+from tests.unit.model.compact.rates import backend, service
 
 HOST = "10.0.0.1"
 HOUR = 3600
@@ -50,7 +52,13 @@ class Node:
         self.changes = Changes(NODE)
         self.log = FlowLog(1, self.changes, lambda: self.maps, pod_of(self.changes))
         past = PastRatesQueries(self.log, None, 1)
-        self.map_queries = MapQueries(lambda: self.maps, self.changes, past.answer)
+        self.map_queries = MapQueries(
+            lambda: self.maps,
+            self.changes,
+            past.answer,
+            lambda address: self.gone.get(address, NOBODY),
+        )
+        self.gone: dict[Address, NamedPod] = {}
         self.now = 0.0
 
     def names(self) -> object:
@@ -184,6 +192,17 @@ def test_a_backend_of_this_node_has_the_name_of_its_pod(node, clock):
     assert [each.state.pod for row in found for each in row.more] == ["default/web-0"]
 
 
+def test_of_removed_backends_rates_have_the_names_of_pods_too(node, clock, monkeypatch):
+    node.gone = {address(GONE): NamedPod("default/web-9")}
+    on_gone = service(backend(GONE, offered=False, removed=True), backend(SERVING, local=True))
+    monkeypatch.setattr(map_queries, "rates", lambda *_: [on_gone])
+    (row,) = rates_decoder.decode(from_compact(node.ask("/v1/top").decode()))
+    assert [(each.place[0], each.state.pod) for each in row.more] == [
+        (GONE, "default/web-9"),
+        (SERVING, ""),
+    ]
+
+
 # Connections
 
 
@@ -230,6 +249,18 @@ def test_connections_have_the_names_of_pods_and_the_workloads_of_this_nodes(node
         "pod": "shop/curl-x1",
         "workload": "Deployment/curl",
     }
+
+
+def test_a_removed_backend_has_the_name_of_the_pod_that_was_there_last(node, opened):
+    node.gone = {address(GONE): NamedPod("default/web-9", "Deployment/web")}
+    (found,) = node.connections(backend_gone="true")
+    assert found["backend"] == {
+        "address": GONE,
+        "port": 8080,
+        "pod": "default/web-9",
+        "workload": "Deployment/web",
+    }
+    assert [each["backend"].get("pod") for each in node.connections()].count("default/web-9") == 1
 
 
 def test_pods_on_the_hosts_network_have_no_name(node, opened):
@@ -307,7 +338,7 @@ def test_there_is_nothing_below(node, path):
 
 @pytest.mark.parametrize("path", ["/v1/services", "/v1/top", "/v1/connections"])
 def test_nothing_is_answered_before_there_are_maps(opened, path):
-    early = MapQueries(lambda: None, Changes(NODE), lambda _: Answer(b""))
+    early = MapQueries(lambda: None, Changes(NODE), lambda _: Answer(b""), lambda _: NOBODY)
     with pytest.raises(HttpQueryError, match=r"^the agent has no maps yet: try again$") as raised:
         early.routes[path](Query((), {}))
     assert raised.value.status == 503

@@ -11,6 +11,7 @@ from ebpflb.model.compact.rates import (
     PortName,
     PortRow,
     form_decoder,
+    port_row,
     rates_decoder,
 )
 from ebpflb.model.ejection import EjectionState
@@ -74,6 +75,13 @@ def test_a_backend_with_a_state_of_its_own_has_a_row():
         ),
         BackendRow(("10.1.0.2", 8080), (0,) * 5, BackendState(removed=True)),
     )
+
+
+@pytest.mark.parametrize(("has_names", "names"), [(True, ["default/web-0"]), (False, [])])
+def test_a_backend_of_another_node_has_a_row_for_its_name_if_that_is_wanted(has_names, names):
+    named = backend(pod="default/web-0", connections=2.0)
+    row = port_row(service(named, backend("10.1.0.2")), has_names=has_names)
+    assert [each.state.pod for each in row.more] == names
 
 
 def test_of_troubles_those_of_all_nodes_together_are_left_out():
