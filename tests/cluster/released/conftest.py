@@ -20,7 +20,8 @@ def cluster() -> Iterator[Cluster]:
     made = Cluster.up(f"released-{os.getpid()}")
     try:
         made.load_image(archive)
-        release.deploy(made, "install", release.values(made, relay={"enabled": True}))
+        others = {"relay": {"enabled": True}, "metrics": {"backends": True}}
+        release.deploy(made, "install", release.values(made, **others))
         open_shop(made)
         yield made
     finally:
