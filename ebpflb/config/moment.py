@@ -14,14 +14,13 @@ _SECOND = 1_000_000_000
 _LONGEST_WINDOW = 24 * 3600
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d)?", re.ASCII)
 _DATE = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?",
-    re.ASCII,
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d)(?:(:\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
 _WANTED = "want a time, as in 03:10 or 2026-11-24T03:10, or how long ago, as in 10m"
 
 
 def moment(value: object, now: int) -> int:
-    """Nanoseconds since 1970, whole microseconds. `now`: the same of the present. ValueError.
+    """Nanoseconds since 1970. `now`: the same of the present. ValueError.
 
     10m: so long ago. 03:10, 03:10:30: the last time it was that late. 2026-11-24T03:10, with or
     without seconds, a fraction of them and a zone. Without a zone it is local time.
@@ -30,8 +29,10 @@ def moment(value: object, now: int) -> int:
     try:
         if _CLOCK.fullmatch(text):
             return _last(text, datetime.fromtimestamp(now / _SECOND))
-        if _DATE.fullmatch(text):
-            return _nanoseconds(datetime.fromisoformat(text))
+        if found := _DATE.fullmatch(text):
+            minute, second, fraction, zone = found.groups("")
+            whole = datetime.fromisoformat(f"{minute}{second}{zone}")
+            return _nanoseconds(whole) + int(fraction.ljust(9, "0"))
         return max(now - int(duration(value) * _SECOND), 0)
     except (ValueError, OverflowError) as error:
         raise ValueError(_WANTED) from error
@@ -43,7 +44,8 @@ def _last(clock: str, now: datetime) -> int:
 
 
 def _nanoseconds(when: datetime) -> int:
-    return max(round(when.timestamp() * 1_000_000), 0) * 1000
+    """Of a whole second."""
+    return max(round(when.timestamp()), 0) * _SECOND
 
 
 def is_ago(text: str) -> bool:
