@@ -298,8 +298,7 @@ class Changes:
         ports = [port for port in service.ports if port.name == name] if service else []
         threshold = self.ejections.threshold(ports[0]) if ports else 0
         if not threshold:
-            self.ejections.forget(name)
-            return []
+            return self.ejections.forget(name)
         worst = max((reading.in_a_row for reading in readings.values()), default=0)
         if worst < threshold and name not in self.ejections.ports:
             return []

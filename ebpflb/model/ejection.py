@@ -118,7 +118,10 @@ NO_WATCH = PortWatch(is_on=False)
 
 
 class EjectionChange(NamedTuple):
-    """seconds: how long the endpoint is now ejected; 0: it is back. failures: in a row."""
+    """seconds: how long the endpoint is now ejected; 0: no longer, it is back or gone.
+
+    failures: in a row.
+    """
 
     port: ServicePortName
     place: SocketAddress
@@ -177,9 +180,9 @@ class Ejections:
         ejected.sort(key=lambda place: _badness(offenders, place), reverse=True)
         return PortWatch(True, tuple(ejected), frozenset(offenders.keys() - set(ejected)))
 
-    def forget(self, port: ServicePortName) -> None:
-        """Call when the port no longer has ejection."""
-        self._ports.pop(port, None)
+    def forget(self, port: ServicePortName) -> list[EjectionChange]:
+        """Call when the port no longer has ejection. Returns the changes."""
+        return [EjectionChange(port, place, 0) for place in self._ports.pop(port, ())]
 
     def recall(self, change: EjectionChange) -> None:
         """An endpoint is ejected or back since then; there are no more trials."""
@@ -204,13 +207,15 @@ class Ejections:
         """
         offenders = self._ports.get(port, {})
         usable = frozenset[SocketAddress]().union(*sets)
-        for place in offenders.keys() - usable:
+        gone = sorted(offenders.keys() - usable)
+        for place in gone:
             del offenders[place]
-        changes = [
+        changes = [EjectionChange(port, place, 0) for place in gone]
+        changes += (
             change
             for place in list(offenders)
             for change in self._reconsider(port, offenders, place, readings.get(place), now)
-        ]
+        )
         changes += (EjectionChange(port, place, 0) for place in _release_surplus(offenders, sets))
         _begin_trials(offenders, sets, now)
         worst = sorted(readings.items(), key=lambda item: (-item[1].in_a_row, item[0]))

@@ -284,11 +284,11 @@ def test_if_endpoints_go_the_best_of_those_left_out_come_back(bench: Bench):
     assert bench.ejected() == [TWO]
 
 
-def test_an_endpoint_that_has_gone_is_forgotten(bench: Bench):
+def test_an_endpoint_that_has_gone_is_no_longer_ejected(bench: Bench):
     bench.fail(ONE, N)
     bench.look()
     bench.endpoints = FIRST[1:4]
-    assert bench.look() == []
+    assert bench.look() == [EjectionChange(WEB, ONE, 0)]
     assert not bench.ejections.ports
 
 
@@ -385,7 +385,7 @@ def test_what_is_switched_off_or_gone_is_forgotten():
     assert watching == [True, False]
     assert not planned(changes).ejected
     assert {each.ejection for each in planned(changes).local.backends} == {EjectionState.UNWATCHED}
-    changes.observe_failures({}, 2.0)
+    assert changes.observe_failures({}, 2.0) == [EjectionChange(WEB, TWO, 0)]
     assert not changes.ejections.ports
     assert changes.observe_failures({port_name(service="other"): {TWO: FailureCount(N)}}, 3.0) == []
 
