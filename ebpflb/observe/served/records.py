@@ -28,12 +28,31 @@ class ServedRecord(Struct, frozen=True):
     ejection: EjectionChange | None = None
 
 
-_DECODER = Decoder(ServedRecord)
+class _Metadata(Struct):
+    name: str
+
+
+class _Object(Struct):
+    metadata: _Metadata
+
+
+class _NamedRecord(Struct):
+    object: _Object | None = None
+
+
+_decode = Decoder(ServedRecord).decode
+_decode_name = Decoder(_NamedRecord).decode
 
 
 def read_record(line: bytes) -> ServedRecord:
     """ValueError."""
-    return _DECODER.decode(line)
+    return _decode(line)
+
+
+def read_name(line: bytes) -> str:
+    """That of the object on a line, "" without one; quicker than read_record(). ValueError."""
+    found = _decode_name(line).object
+    return found.metadata.name if found else ""
 
 
 def line_of(time: str, change: ServedChange) -> bytes:

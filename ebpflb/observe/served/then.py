@@ -15,7 +15,7 @@ from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import Service, ServiceName
 from ebpflb.observe.served.kept_changes import KeptChanges
-from ebpflb.observe.served.records import ServedRecord
+from ebpflb.observe.served.records import ServedRecord, read_name
 from ebpflb.source.decode import decode
 
 # What every plan depends on, and lines without an object.
@@ -79,7 +79,7 @@ class _Then:
     ) -> None:
         self._needles = needles
         # Of objects that matter, or did.
-        self._names: set[bytes] = set()
+        self._names: set[str] = set()
         self._name = name
         self._label_keys = label_keys
         self.objects: dict[ObjectKey, ApiObject] = {}
@@ -91,7 +91,7 @@ class _Then:
         return (
             all(each in line for each in self._needles)
             or any(each in line for each in _ALWAYS)
-            or any(each in line for each in self._names)
+            or (bool(self._names) and read_name(line) in self._names)
         )
 
     def apply(self, records: Iterable[ServedRecord]) -> None:
@@ -117,7 +117,7 @@ class _Then:
         before = self.objects.pop(key, None)
         if self._may_be(item):
             self.objects[key] = item
-            self._names.add(encode(key.name))
+            self._names.add(key.name)
         return any(each is not None and self._is_own(each) for each in (before, item))
 
     def _decoded(self, document: bytes) -> ApiObject | None:

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of the lines that were kept are read to tell what one Service was."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.service import ServiceName
+from ebpflb.observe.served.kept_changes import KeptChanges
+from ebpflb.observe.served.records import ServedRecord, line_of, read_name, read_record
+from ebpflb.observe.served.then import PastServices
+from tests.builders import NODE, endpoint_slice, service
+
+WEB = ServiceName("default", "web")
+TIME = "2026-11-24T02:10:00.000000000Z"
+
+
+class Kept(KeptChanges):
+    """Of a few objects, which remembers the names of those that were read."""
+
+    def __init__(self, *objects: ApiObject) -> None:
+        super().__init__(Path(), 0)
+        self._all = [line_of(TIME, each) for each in objects]
+        self.read: list[str] = []
+
+    def records(self, moment: int, mentions: Callable[[bytes], bool]) -> Iterator[ServedRecord]:
+        for line in self._all:
+            if not mentions(line):
+                continue
+            self.read.append(read_name(line))
+            yield read_record(line)
+
+
+def test_a_slice_that_becomes_another_services_is_read():
+    others = endpoint_slice("web-1", service="api")
+    kept = Kept(service("web"), endpoint_slice("web-1"), service("api"), others)
+    found = PastServices(kept, lambda: Changes(NODE)).named(WEB, 0)
+    assert not found.changes.slices(WEB)
+    assert kept.read == ["web", "web-1", "web-1"]
+
+
+def test_names_that_occur_in_other_objects_make_nobody_read_those():
+    pieces = [endpoint_slice("protocol"), endpoint_slice("cart")]
+    kept = Kept(service("web"), *pieces, service("cart"), endpoint_slice("cart-1", service="cart"))
+    found = PastServices(kept, lambda: Changes(NODE)).named(WEB, 0)
+    assert len(found.changes.slices(WEB)) == 2
+    # Of the same name as one of its slices, which is read to no avail.
+    assert kept.read == ["web", "protocol", "cart", "cart"]
