@@ -88,7 +88,7 @@ def pages_of(sources: PageSources) -> Pages:
         if not (number.isascii() and number.isdigit() and len(number) < _LONGEST_NUMBER):
             raise ConfigError("flow: the number of a flow is missing")
         until = parse_query({"until": given.get("until", "")}).until
-        found = sources.moment(until).traffic.flow(int(number))
+        found = sources.moment(until).traffic.flow(int(number), given.get("id", ""))
         if found is None:
             raise ConfigError("this flow is no longer kept: choose a later one")
         return sources.explain(found, connection_of(found, is_past=bool(until)))._asdict()

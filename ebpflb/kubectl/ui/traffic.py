@@ -119,10 +119,12 @@ class EdgeTraffic:
             fine = list(_last(self._fine, wanted, most - min(len(trouble), most // 2)))
         return sorted([*trouble[: most - len(fine)], *fine], key=lambda each: -each.number)
 
-    def flow(self, number: int) -> KeptFlow | None:
+    def flow(self, number: int, id_: str = "") -> KeptFlow | None:
+        """By its id, since what is counted again gets other numbers; agents may give none."""
         with self._lock:
             kept = [*self._fine, *self._trouble]
-        return next((each for each in kept if each.number == number), None)
+        wanted = (each for each in kept if (each.flow.id == id_ if id_ else each.number == number))
+        return next(wanted, None)
 
     def _slot(self) -> int:
         return int(self._clock() // SLOT_SECONDS)

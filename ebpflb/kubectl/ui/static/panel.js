@@ -51,7 +51,7 @@ function makeFlow({ number, flow }, until, ask) {
   const answer = element("pre", { hidden: "", tabindex: 0, "aria-label": "Output of explain" });
   const button = element("button", { type: "button", "aria-expanded": "false" }, "Explain");
   const copier = element("button", { type: "button", hidden: "" }, "Copy command");
-  button.onclick = () => explain(flow.node, () => ask("explain", { flow: number, until }), button, answer, copier);
+  button.onclick = () => explain(flow.node, () => ask("explain", { flow: number, id: flow.id ?? "", until }), button, answer, copier);
   const isBad = flow.verdict !== "forwarded";
   return element(
     "li",

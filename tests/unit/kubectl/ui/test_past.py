@@ -150,3 +150,20 @@ def test_the_page_shows_and_explains_the_past():
     assert pages["explain"](asked)["command"].startswith(
         f"ebpflb explain --at {made.time} shop/old-0 "
     )
+
+
+def test_a_flow_that_is_counted_again_is_explained_by_its_id():
+    now = [NOW]
+    until = datetime.fromtimestamp(END, UTC).isoformat()
+    agents = Agents(at(5, client="shop/late-0", id="1f-2"))
+    traffic = EdgeTraffic()
+    following = Following(traffic, dict)
+    pages = pages_of(traffic, following, flows=agents, clock=lambda: now[0])
+    (kept,) = pages["line"]({"until": until})["flows"]
+    # A minute later, a node answers that was silent.
+    now[0] += 61
+    agents.heard = Heard([at(9, "node2", client="shop/early-0", id="1f-1"), *agents.heard.found])
+    asked = {"flow": str(kept["number"]), "id": kept["flow"].id, "until": until}
+    assert " shop/late-0 " in pages["explain"](asked)["command"]
+    with pytest.raises(ConfigError, match="no longer kept"):
+        pages["explain"]({**asked, "id": "1f-3"})
