@@ -234,6 +234,28 @@ def test_the_command_for_a_terminal_is_copied(browser, page):
     assert browser.run(copied).startswith("kubectl ebpflb explain --context main -n shop --node ")
 
 
+TWICE = """
+navigator.clipboard.writeText = async () => {};
+document.later = [];
+window.setTimeout = (then, ms) => ms === 1500 && document.later.push(then);
+(async () => {
+  for (const _ of [1, 2]) {
+    document.querySelector('#copy').click();
+    await Promise.resolve();
+  }
+})();
+"""
+
+
+def test_a_button_that_is_pressed_again_has_its_name_back(browser, page):
+    show(browser, page)
+    browser.run(TWICE)
+    browser.wait("document.later.length === 2")
+    assert browser.text("#copy") == "Copied"
+    browser.run("document.later.forEach((then) => then())")
+    assert browser.text("#copy") == "Copy command"
+
+
 def test_services_show_what_they_have_open(browser):
     active = convert(service(backend("10.1.0.1"), namespace="shop", active=1234), ServiceRate)
     with clean_page(browser, "node1", rates=lambda: Heard([active])) as page:

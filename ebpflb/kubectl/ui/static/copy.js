@@ -6,7 +6,7 @@ import { setText } from "./dom.js";
 const SHOWN_MS = 1500;
 
 export async function copy(button, text) {
-  const name = button.textContent;
+  button.dataset.name ??= button.textContent;
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -14,5 +14,5 @@ export async function copy(button, text) {
     return;
   }
   setText(button, "Copied");
-  setTimeout(() => setText(button, name), SHOWN_MS);
+  setTimeout(() => setText(button, button.dataset.name), SHOWN_MS);
 }
