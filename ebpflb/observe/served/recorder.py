@@ -12,10 +12,8 @@ from typing import NamedTuple
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.log import fields
 from ebpflb.model.address import SocketAddress
-from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
 from ebpflb.model.ejection import EjectionChange
-from ebpflb.model.node import Node
-from ebpflb.model.pod import Pod
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.records import ServedChange, line_of, line_of_loss
@@ -68,8 +66,8 @@ class ServedRecorder:
     def note(self, event: SourceEvent) -> None:
         """These objects are known from now on."""
         if self._kept and self._begun:
-            self._pending += event.removals
-            self._pending += [each for each in event.upserts if self._matters(each)]
+            self._pending += (each for each in event.removals if self._matters(each))
+            self._pending += (each for each in event.upserts if self._matters(key_of(each)))
 
     def ejected(self, change: EjectionChange) -> None:
         """An endpoint is to get no new connections, or to be back."""
@@ -141,15 +139,15 @@ class ServedRecorder:
             yield line_of_loss(now, rfc3339_ns(lost_since))
         with self._lock:
             ejected = list(self._ejected.values())
-        objects = (each for each in self._changes.objects() if self._matters(each))
+        objects = (each for each in self._changes.objects() if self._matters(key_of(each)))
         for change in chain[ServedChange](objects, ejected):
             yield line_of(now, change)
 
-    def _matters(self, item: ApiObject) -> bool:
+    def _matters(self, key: ObjectKey) -> bool:
         """Whether plans depend on it."""
-        if isinstance(item, Node):
-            return item.name == self._changes.node.name
-        return not isinstance(item, Pod)
+        if key.kind is Kind.NODE:
+            return key.name == self._changes.node.name
+        return key.kind is not Kind.POD
 
     def _pause(self) -> None:
         """Not once stopped."""

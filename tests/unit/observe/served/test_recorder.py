@@ -122,8 +122,11 @@ def test_pods_and_other_nodes_are_not_recorded(world):
     world.recorder.write()
     later = world.serve(pod, node("node-b"), service("api"))
     world.recorder.write()
+    world.serve(gone=(key_of(pod), key_of(node("node-b"))))
+    world.recorder.write()
     assert world.served(now) == {"web", NODE}
     assert world.served(later) == {"web", NODE, "api"}
+    assert not [each for each in world.disk.records(world.now, lambda _: True) if each.removed]
 
 
 def test_what_is_ejected_is_recorded_until_it_is_back(world):
