@@ -83,7 +83,7 @@ def moment_option(flag: str, text: str, *, for_all: bool = False) -> Decorator:
 
 at_option = moment_option(
     "--at",
-    "Explain it as of then: 10m ago, 03:10, 2026-11-24T03:10; up to 24 hours.",
+    "Explain it as of then: 10m for so long ago, 03:10, 2026-11-24T03:10; up to 24 hours.",
     for_all=True,
 )
 

@@ -19,7 +19,7 @@ from ebpflb.model.flow import ServiceRate
 past_options = options(
     moment_option(
         "--at",
-        "Show a time in the past, by flow records: 10m ago, 03:10, 2026-11-24T03:10.",
+        "Show a time in the past, by flow records: 10m for so long ago, 03:10, 2026-11-24T03:10.",
     ),
     click.option(
         "--window",
