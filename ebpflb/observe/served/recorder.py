@@ -24,6 +24,7 @@ _log = logging.getLogger("ebpflb.observe")
 # Changes that come into force within such a time are written together.
 TOGETHER_SECONDS = 0.2
 RETRY_SECONDS = 60
+STOP_SECONDS = 2.0
 _PAUSE_SECONDS = 0.02
 # Changes that may wait for the disk; with more, all that is in force is written instead.
 _MOST_WAITING = 100_000
@@ -102,17 +103,18 @@ class ServedRecorder:
             self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, and end."""
+        """Write what waits, and end; waits at most 2 seconds for a hanging disk."""
         self._stopped.set()
         self._changed.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        is_last = False
+        while not is_last:
             self._changed.wait(RETRY_SECONDS if self._lost_since else None)
             self._changed.clear()
-            self._stopped.wait(TOGETHER_SECONDS)
+            is_last = self._stopped.wait(TOGETHER_SECONDS)
             self.write()
 
     def write(self) -> None:

@@ -2,8 +2,10 @@
 """What is recorded, and when: objects that are in force, and no others."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,3 +218,35 @@ def test_its_thread_writes_what_waits_before_it_ends(world):
     world.recorder.stop()
     assert world.served(now) == {"web"}
     assert rfc3339_ns(now) > rfc3339_ns(START)
+
+
+def test_what_comes_into_force_during_its_last_write_is_written(world, monkeypatch):
+    begin, moments = world.disk.begin, list[int]()
+    stopping = threading.Thread(target=world.recorder.stop)
+
+    def begin_and_stop(*given: Any) -> None:
+        begin(*given)
+        moment = world.serve(service("api"))
+        stopping.start()
+        # It is told by now, and waits.
+        stopping.join(0.1)
+        moments.append(moment)
+
+    monkeypatch.setattr(world.disk, "begin", begin_and_stop)
+    world.serve(service("web"))
+    world.recorder.start()
+    while not moments:
+        time.sleep(0.01)
+    stopping.join()
+    assert world.served(moments[0]) == {"web", "api"}
+
+
+def test_a_disk_that_hangs_does_not_keep_an_agent_from_ending(world, monkeypatch):
+    hanging = threading.Event()
+    monkeypatch.setattr(recording, "STOP_SECONDS", 0.01)
+    monkeypatch.setattr(world.disk, "begin", lambda *_: hanging.wait(20))
+    world.serve(service("web"))
+    world.recorder.start()
+    world.recorder.stop()
+    assert "ebpflb-served" in {each.name for each in threading.enumerate()}
+    hanging.set()
