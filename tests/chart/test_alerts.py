@@ -208,6 +208,44 @@ def test_only_bounds_of_buckets_can_be_the_limit_of_slow_connects() -> None:
     assert rule["slowConnectSeconds"]["enum"] == [each for each in BOUNDS if 0.001 <= each < 1]
 
 
+def memory_limit(quantity: object) -> str:
+    """The expression of the alert; "" without one."""
+    found = rules(
+        {
+            "metrics": {"enabled": True, "prometheusRule": {"enabled": True}},
+            "resources": {"limits": {"memory": quantity}} if quantity else {},
+        }
+    )
+    expressions = [
+        rule["expr"] for rule in found["ebpflb"] if rule["alert"] == "EbpflbMemoryNearLimit"
+    ]
+    return " ".join(expressions)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "number"),
+    [
+        ("512Mi", 536870912),
+        ("1Gi", 1073741824),
+        ("1.5G", 1500000000),
+        ("800k", 800000),
+        (268435456, 268435456),
+        ("268435456", 268435456),
+    ],
+)
+def test_memory_is_compared_with_the_limit_of_the_values(quantity: object, number: int) -> None:
+    assert memory_limit(quantity).endswith(f"}} > 0.9 * {number}")
+
+
+def test_without_a_limit_no_alert_is_about_memory() -> None:
+    assert memory_limit("") == ""
+
+
+def test_a_limit_that_is_no_quantity_is_refused_in_a_line() -> None:
+    with pytest.raises(AssertionError, match=r'resources.limits.memory: "512MB": want a number'):
+        memory_limit("512MB")
+
+
 def test_links_to_the_runbook_lead_somewhere_or_are_not_there(tmp_path: Path) -> None:
     assert not any("runbook_url" in each["annotations"] for each in given({}).values())
     chart = tmp_path / "ebpflb"

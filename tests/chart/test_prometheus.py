@@ -57,8 +57,8 @@ PROVOKED = {
     "EbpflbSourcePortsUsedUp",
     "EbpflbSourceRangeDrops",
 }
-# There is an agent, and this kernel may have every feature.
-NOTHING = {"EbpflbAbsent", "EbpflbKernelLacks"}
+# There is an agent, this kernel may have every feature, and there is no kubelet.
+NOTHING = {"EbpflbAbsent", "EbpflbKernelLacks", "EbpflbMemoryNearLimit"}
 GONE = {"EbpflbAbsent", "EbpflbAgentDown", "EbpflbManyAgentsDown"}
 
 

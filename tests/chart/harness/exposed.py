@@ -20,11 +20,15 @@ from ebpflb.observe.metrics.service_readings import (
     Reading,
 )
 
-METRIC = re.compile(r"\bebpflb:[\w:]+|\b(?:ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b")
+METRIC = re.compile(
+    r"\bebpflb:[\w:]+|\b(?:container|ebpflb|kubeproxy|process|python|scrape)_\w+|\bup\b"
+)
 # Series that Prometheus adds for each scrape, and labels that the chart's monitors add; cluster is
 # one that their relabelings may add.
 OF_PROMETHEUS = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 OF_TARGETS = frozenset({"job", "instance", "node", "cluster"})
+# Of the kubelet (cAdvisor).
+OF_KUBELET = {"container_memory_working_set_bytes": {"namespace", "pod", "container"}}
 
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 _GROUPING = re.compile(r"\b(?:by|without|on)\s*\(([\w, ]+)\)")
@@ -60,7 +64,7 @@ def exposed() -> Mapping[str, frozenset[str]]:
     found = {name: set(OF_TARGETS) for name in OF_PROMETHEUS}
     for name, labels in _SAMPLE.findall(_page()):
         found.setdefault(name, set(OF_TARGETS)).update(_LABEL.findall(labels))
-    return {name: frozenset(labels) for name, labels in found.items()}
+    return {name: frozenset(labels) for name, labels in (found | OF_KUBELET).items()}
 
 
 def metrics_of(expression: str) -> set[str]:
