@@ -30,6 +30,7 @@ _KEYS = {
     "Tab": (9, ""),
     "Enter": (13, "\r"),
     "Escape": (27, ""),
+    " ": (32, " "),
     "ArrowLeft": (37, ""),
     "ArrowUp": (38, ""),
     "ArrowRight": (39, ""),

@@ -3,6 +3,8 @@
 
 import re
 
+import pytest
+
 from tests.ui.page import address, show
 
 FOCUSED = "document.activeElement"
@@ -76,3 +78,19 @@ def test_bars_are_one_tab_stop_which_opens_a_minute(browser, page):
     browser.wait("location.search.includes('until=')")
     end = browser.run("Date.parse(new URLSearchParams(location.search).get('until')) / 1000")
     assert end == int(last) - 20
+
+
+@pytest.mark.parametrize(
+    ("stop", "moves", "opened"),
+    [
+        (".bars g[role=button]", ("ArrowLeft", "ArrowLeft"), "until="),
+        (".card", ("ArrowRight",), "client="),
+    ],
+)
+def test_the_space_bar_opens_what_enter_opens(browser, page, stop, moves, opened):
+    show(browser, page)
+    tab_to(browser, stop)
+    for each in moves:
+        browser.press(each)
+    browser.press(" ")
+    browser.wait(f"location.search.includes('{opened}')")

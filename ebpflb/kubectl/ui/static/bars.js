@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connections of the last minutes over time: a bar for each 20 seconds, and times below them.
 
-import { element, keepChildren, setAttributes, setText, svg } from "./dom.js";
+import { element, keepChildren, pressed, setAttributes, setText, svg } from "./dom.js";
 import { count, counted, problemShare, rate, timeOfDay, when } from "./format.js";
 import { chain, rove } from "./roving.js";
 
@@ -43,9 +43,7 @@ function said(items, end) {
 
 function makeBar({ end }, look) {
   const rect = (kind) => svg("rect", { class: kind });
-  const bar = svg("g", { role: "button", click: () => look(end) }, svg("title"), rect("near"), rect("fine"), rect("bad"));
-  bar.addEventListener("keydown", (event) => event.key === "Enter" && look(end));
-  return bar;
+  return svg("g", pressed(() => look(end)), svg("title"), rect("near"), rect("fine"), rect("bad"));
 }
 
 function updateBar(bar, { at, all, wrong, left, end }, largest, seconds) {

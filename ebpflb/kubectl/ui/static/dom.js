@@ -27,6 +27,16 @@ export function setAttributes(target, attributes) {
   }
 }
 
+// Of what is pressed like a button, and is none: by a click, Enter or the space bar.
+export function pressed(start) {
+  const keydown = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    start();
+  };
+  return { role: "button", click: start, keydown };
+}
+
 export function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }

@@ -3,7 +3,7 @@
 // a line shows its number of connections, and the red part how many of them had problems. Its spine is
 // seen by who cannot tell pale colours.
 
-import { element, keepChildren, setAttributes, setText, svg } from "./dom.js";
+import { element, keepChildren, pressed, setAttributes, setText, svg } from "./dom.js";
 import { counted, problemCount, problemShare, problems, rate } from "./format.js";
 import { showName } from "./names.js";
 import { chain, rove } from "./roving.js";
@@ -152,18 +152,9 @@ function stack(lines, here, there) {
 }
 
 function makeLine(line, open) {
-  const start = () => open(wantedBy(line));
   return svg(
     "g",
-    {
-      role: "button",
-      click: start,
-      keydown: (event) => {
-        if (event.key !== "Enter" && event.key !== " ") return;
-        event.preventDefault();
-        start();
-      },
-    },
+    pressed(() => open(wantedBy(line))),
     svg("title"),
     ...["near", "fine", "spine", "bad"].map((kind) => svg("path", { class: kind })),
   );
