@@ -256,6 +256,17 @@ def test_a_button_that_is_pressed_again_has_its_name_back(browser, page):
     assert browser.text("#copy") == "Copy command"
 
 
+def test_the_last_bar_which_has_not_ended_yet_is_that_of_now(browser, page):
+    show(browser, page, "?window=300")
+    browser.run(
+        "[...document.querySelectorAll('#summary .bars g[role=button]')].at(-1)"
+        ".dispatchEvent(new Event('click'))"
+    )
+    browser.wait("!location.search.includes('window')")
+    assert "until" not in address(browser)
+    assert browser.run("document.querySelector('#trouble').hidden")
+
+
 def test_services_show_what_they_have_open(browser):
     active = convert(service(backend("10.1.0.1"), namespace="shop", active=1234), ServiceRate)
     with clean_page(browser, "node1", rates=lambda: Heard([active])) as page:

@@ -146,8 +146,9 @@ function go(wanted, isStep = false) {
 }
 
 // At the window that ends then; 0 for now.
-const look = (end) => go(end ? { until: iso(end) } : { until: "" }, true);
-const lookAtMinute = (end) => go({ until: iso(end), window: "60" }, true);
+const look = (end) => go({ until: end ? iso(end) : "" }, true);
+// The last bar has not ended yet: its minute is that of now.
+const lookAtMinute = (end) => go({ until: end * 1000 > Date.now() ? "" : iso(end), window: "60" }, true);
 
 async function open(wanted) {
   opener = document.activeElement?.dataset.key ?? null;
