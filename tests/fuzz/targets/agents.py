@@ -92,7 +92,8 @@ _COMMANDS = [
     Asked(
         top.top,
         {"watch": False, "service": None, "every": False, "backends": True}
-        | {"interval": 1.0, "sort": "connections", "at": None, "window": None, **_EVERY},
+        | {"interval": 1.0, "sort": "connections", **_EVERY}
+        | dict.fromkeys(("at", "window", "by", "price")),
         {"top": msgspec.json.encode(answers.port_rows(*_RATES)).decode()},
         lambda shown: any(
             (each["service"], each["namespace"]) == ("web", "default") for each in shown

@@ -174,7 +174,7 @@ def test_of_the_past_there_is_one_item_with_what_it_was_made_of(relayed):
     assert found["records"]["end"] == "2026-11-24T03:10:00.000000000Z"
     (web,) = found["services"]
     assert (web["service"], web["connections"], web["active"]) == ("web", 6.0, None)
-    pods = ["a node", "another namespace", "another namespace"]
+    pods = ["a node", "another namespace", "shop/curl"]
     assert sorted(each["pod"] for each in web["backends"]) == pods
     (every,) = relayed.found("rates?at=2026-11-24T03:10Z", ADMIN)["items"]
     assert len(every["services"]) == 2
