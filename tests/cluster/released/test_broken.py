@@ -191,7 +191,7 @@ def test_explain_finds_it(cluster: Cluster, plugin: Plugin, service: str):
 def test_the_page_shows_it(cluster: Cluster, browser: Browser, service: str):
     def clients() -> set[str]:
         rows = [row for row in table(browser) if row[1] == f"{SPACE}/{service}"]
-        return {row[0] for row in rows if FAULTS[service].shown in row[5]}
+        return {row[0] for row in rows if FAULTS[service].shown in row[6]}
 
     pods = {f"{SPACE}/{client}" for client in INSIDE}
     wait_until_equal(clients, pods | {cluster.client.ip}, timeout=30)
