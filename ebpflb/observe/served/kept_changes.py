@@ -4,7 +4,8 @@
 A file begins with all that was in force at its time, and goes on with the changes, each write as a
 gzip member: what was served at any moment is in the last file that begins before it, up to that
 moment. A file is there once its first part is whole. The oldest are removed when all are too large
-together, or when nothing of the last day is in them.
+together, or when nothing of the last day is in them; and if the clock was ahead, those that began
+later than it is.
 """
 
 import errno
@@ -37,11 +38,15 @@ _SECOND = 1_000_000_000
 
 
 class _Current(NamedTuple):
-    """The file that is written to. begin: nanoseconds since 1970. first_part: in bytes."""
+    """The file that is written to. first_part: in bytes.
+
+    begin, written: nanoseconds since 1970; the last time it was.
+    """
 
     begin: int
     first_part: int
     size: int
+    written: int
 
 
 def kept_changes(settings: Settings) -> "KeptChanges | None":
@@ -71,8 +76,9 @@ class KeptChanges:
         if current is None:
             return True
         room = max(current.first_part, self._max_bytes // _PART_OF_ROOM)
-        age = self._clock() - current.begin
-        return current.size - current.first_part > room or age > _day() // _PART_OF_DAY
+        now = self._clock()
+        is_old = now - current.begin > _day() // _PART_OF_DAY
+        return current.size - current.first_part > room or is_old or now < current.written
 
     def begin(
         self, lines: Callable[[str], Iterable[bytes]], pause: Callable[[], None], moment: int
@@ -86,7 +92,8 @@ class KeptChanges:
         for directory in (self._directory.parent.parent, self._directory.parent, self._directory):
             own_files.make(directory)
         with own_files.opened(self._directory) as folder:
-            begin = max(moment, max(_begins(folder), default=-1) + 1)
+            earlier = [each for each in _begins(folder) if each <= self._clock()]
+            begin = max(moment, max(earlier, default=-1) + 1)
             name = _name(begin)
             with own_files.replacing(folder, name, _BUILDING) as file:
                 with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=LEVEL) as packed:
@@ -99,7 +106,8 @@ class KeptChanges:
                 os.fsync(file.fileno())
                 size = file.tell()
                 self._check_size(size)
-            self._current = _Current(begin, size, size)
+            self._current = _Current(begin, size, size, self._clock())
+            self._remove_later(folder, begin)
             self._remove_old(folder)
 
     def _check_size(self, size: int) -> None:
@@ -114,8 +122,13 @@ class KeptChanges:
             return
         with own_files.opened(self._directory) as folder:
             size = append_lines(folder, _name(current.begin), lines)
-            self._current = current._replace(size=size)
+            self._current = current._replace(size=size, written=self._clock())
             self._remove_old(folder)
+
+    def _remove_later(self, folder: int, begin: int) -> None:
+        for each in _begins(folder):
+            if each > begin:
+                os.unlink(_name(each), dir_fd=folder)
 
     def _remove_old(self, folder: int) -> None:
         begins = _begins(folder)

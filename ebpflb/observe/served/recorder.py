@@ -119,11 +119,14 @@ class ServedRecorder:
 
     def write(self) -> None:
         """Write what came into force since the last time."""
+        if not (self._kept and self._begun):
+            return
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            lost_since = self._lost_since
+            lost_since, self._lost_since = self._lost_since, 0
         now = self._clock()
-        if not (self._kept and self._begun) or (lost_since and now < self._again_at):
+        if lost_since and now < self._again_at:
+            self._lose(lost_since)
             return
         try:
             if waiting and not lost_since:
@@ -158,14 +161,16 @@ class ServedRecorder:
     def _fail(self, lost_since: int, now: int, error: OSError) -> None:
         if not self._again_at:
             _log.error("cannot keep what is served: %s; retrying", error.strerror)
-        with self._lock:
-            self._lost_since = lost_since
+        self._lose(lost_since)
         self._again_at = now + RETRY_SECONDS * _SECOND
 
-    def _succeed(self, lost_since: int) -> None:
-        if not lost_since:
-            return
+    def _lose(self, since: int) -> None:
+        """More may have been lost meanwhile, later."""
         with self._lock:
-            self._lost_since = 0
-        self._again_at = 0
-        _log.info("keeping what is served again", extra=fields(lost_since=rfc3339_ns(lost_since)))
+            self._lost_since = since
+
+    def _succeed(self, lost_since: int) -> None:
+        if lost_since:
+            self._again_at = 0
+            lost = fields(lost_since=rfc3339_ns(lost_since))
+            _log.info("keeping what is served again", extra=lost)

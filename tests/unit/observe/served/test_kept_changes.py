@@ -103,13 +103,36 @@ def test_only_lines_that_matter_are_read(kept):
     assert not list(kept.records(START, lambda line: b"nobody" in line))
 
 
-def test_a_clock_that_was_set_back_changes_no_order(kept, directory, clock):
+def test_what_a_clock_that_was_ahead_dated_later_than_now_is_not_told(kept, directory, clock):
+    clock.now -= 2 * HOUR
+    begin(kept, "old")
+    clock.now += 2 * HOUR
     begin(kept, "web")
     clock.now -= HOUR
     after = KeptChanges(directory, 1 << 20, clock)
     begin(after, "api")
-    assert names(after, START) == ["web"]
-    assert names(after, START + 1) == ["api"]
+    assert names(after, clock.now - 1) == ["old"]
+    for moment in (clock.now, START, START + HOUR):
+        assert names(after, moment) == ["api"]
+
+
+def test_changes_after_the_clock_was_set_back_are_in_another_file(kept, clock):
+    clock.now -= 2 * HOUR
+    begin(kept, "web")
+    clock.now += 2 * HOUR
+    add(kept, clock.now, "api")
+    clock.now -= HOUR
+    assert is_due(kept)
+    begin(kept, "web", "api", "cart")
+    assert names(kept, clock.now - 1) == ["web"]
+    assert names(kept, clock.now) == ["web", "api", "cart"]
+
+
+def test_two_files_of_one_moment_follow_each_other(kept):
+    begin(kept, "web")
+    begin(kept, "api")
+    assert names(kept, START) == ["web"]
+    assert names(kept, START + 1) == ["api"]
 
 
 @pytest.mark.parametrize("moment", [START - 1, 0])

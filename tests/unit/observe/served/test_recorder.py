@@ -18,6 +18,7 @@ from ebpflb.model.pod import Pod
 from ebpflb.observe.served import recorder as recording
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.recorder import RETRY_SECONDS, ServedRecorder
+from ebpflb.observe.served.records import line_of_loss
 from ebpflb.source.decode import decode
 from ebpflb.source.interface import SourceEvent
 from tests.builders import NODE, address, endpoint_slice, node, port_name, service
@@ -197,6 +198,39 @@ def test_changes_that_wait_for_the_disk_are_bounded(world, monkeypatch):
     with pytest.raises(QueryError, match="could not be kept"):
         world.served(moments[3])
     assert len(world.served(world.now)) == 7
+
+
+def test_what_is_lost_while_the_disk_recovers_is_told_too(world, monkeypatch):
+    monkeypatch.setattr(recording, "_MOST_WAITING", 2)
+    world.serve(service("web"))
+    world.recorder.write()
+    world.disk.fails = True
+    world.serve(service("api"))
+    world.recorder.write()
+    world.disk.fails = False
+    world.now += RETRY_SECONDS * SECOND
+    during: list[int] = []
+
+    def flood(_: object) -> None:
+        during.extend(world.serve(service(f"web-{number}")) for number in range(6))
+
+    monkeypatch.setattr(recording, "line_of_loss", _then(line_of_loss, flood))
+    world.recorder.write()
+    monkeypatch.undo()
+    world.now += SECOND
+    world.recorder.write()
+    with pytest.raises(QueryError, match="could not be kept"):
+        world.served(during[-1])
+    assert len(world.served(world.now)) == 8
+
+
+def _then(line: Callable[[str, str], bytes], after: Callable[[object], None]) -> Any:
+    def called(time: str, lost_since: str) -> bytes:
+        made = line(time, lost_since)
+        after(made)
+        return made
+
+    return called
 
 
 def test_nothing_is_recorded_if_nothing_is_to_be_kept():
