@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make pictures`: the page of `kubectl ebpflb ui` with a small shop's traffic, light and dark."""
+"""`make pictures`: a small shop's traffic, on the page of `kubectl ebpflb ui` and in `live`."""
 
 import time
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from ebpflb.kubectl.ui.traffic import EdgeTraffic
 from ebpflb.model.flow import Flow, LostFlows, ServiceRate
 from tests.ui.browser import Browser
 from tests.ui.flows import of_node
+from tests.ui.live_picture import live_picture
 from tests.ui.page import page_over
 from tests.ui.shop import NODES, SECONDS, traffic
 from tests.unit.kubectl.answers import backend, service
@@ -63,6 +64,7 @@ def main() -> None:
                 browser.run(_EXPLAIN)
                 browser.wait(_IS_EXPLAINED)
             browser.picture(FOLDER / f"ui-{name}.png")
+    (FOLDER / "live.svg").write_text(live_picture())
 
 
 def _rates() -> Heard[list[ServiceRate]]:
