@@ -26,6 +26,7 @@ NOT_RUN = {
     "they are named, not shown": (
         r"ebpflb (run|explain|relay|takeover|cleanup|maps|completion|lab)",
         r"kubectl (ebpflb|exec|drain|--selector)",
+        r"kubectl ebpflb (explain|flows --since --until)",
         r"helm (uninstall|upgrade|rollback|test|package|--wait|template --no-hooks)",
         r".*\.\.\..*",
         r"ebpflb / .*",
@@ -37,19 +38,30 @@ NOT_RUN = {
         r"sed .*",
         r"send .*",
         r"ssh .*",
+        r"kubectl krew .*",
     ),
     "the lab is their place: tests/e2e/observe/test_troubleshooting.py": (r"ebpflb lab .*",),
     "they do not end by themselves: test_plugin.py, test_broken.py": (
         r"kubectl ebpflb (ui|live)( .*)?",
         r"ebpflb flows --follow .*",
     ),
+    "test_incidents.py runs them": (r"kubectl ebpflb \S+ -n orders .*",),
+    "no agent ran at that time: tests/e2e/observe/test_explain_past.py": (
+        r"(kubectl )?ebpflb explain --at .*",
+    ),
     "an agent runs already": (r"ebpflb run --(manifests|config) .*",),
-    "they end what other tests use": (r"ebpflb cleanup --drain .*", r"kubectl drain NODE .*"),
+    "they end what other tests use": (
+        r"ebpflb cleanup --drain .*",
+        r"kubectl drain NODE .*",
+        r"helm template .* --show-only templates/uninstall.yaml .*",
+    ),
     "tests/chart/test_release.py runs it": (r"helm test .*",),
     "only what has failed leaves that": (
         r"kubectl .* logs job/ebpflb-(test|cleanup).*",
         r"kubectl .* delete .* ebpflb-cleanup",
         r"kubectl .* logs POD --previous",
+        r"kubectl .* wait .* job/ebpflb-cleanup",
+        r"kubectl .* delete job/ebpflb-cleanup .*",
     ),
 }
 # Commands that would change the cluster run as server-side dry runs.

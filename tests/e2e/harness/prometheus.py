@@ -73,10 +73,14 @@ class Prometheus:
         return sorted(each["metric"][label] for each in found if label in each["metric"])
 
     def exemplars(self, metric: str) -> list[Mapping[str, str]]:
-        """The labels of a metric's exemplars since 1970."""
+        """The labels of a metric's exemplars since 1970, with those of their series."""
         parameters = urlencode({"query": metric, "start": 0, "end": 1 << 32})
         found = json.loads(self._get(f"/api/v1/query_exemplars?{parameters}")[1])["data"]
-        return [exemplar["labels"] for each in found for exemplar in each["exemplars"]]
+        return [
+            {**each["seriesLabels"], **exemplar["labels"]}
+            for each in found
+            for exemplar in each["exemplars"]
+        ]
 
     def alerts(self) -> Series:
         """The alerts that are pending or firing."""
