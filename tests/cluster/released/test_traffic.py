@@ -120,7 +120,8 @@ def test_an_upgrade_with_another_map_layout_loses_no_connection(cluster: Cluster
     cluster.load_image(tmp_path / "newer.tar")
     before = generations(cluster)
     running = loads(cluster, "web")
-    wanted = release.values(cluster, image={"tag": newer})
+    wanted = release.values(cluster)
+    wanted["image"]["tag"] = newer
     release.deploy(cluster, "upgrade", wanted)
     wait_until(lambda: not before & generations(cluster), "another generation everywhere", 90)
     finish(cluster, running)
