@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -21,8 +20,9 @@ from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.errors import ConfigError, QueryError
 from ebpflb.model.address import SocketAddress
 from ebpflb.model.changes import Changes
+from ebpflb.model.flow import Flow
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.flows.kept_flows import KeptFlows
+from ebpflb.observe.flows.kept_flows import KeptFlows, recorded
 from ebpflb.observe.flows.queries import AskLoop, ask_model
 from ebpflb.observe.http.query_socket import HttpQueryError, Query, Route
 from ebpflb.observe.served.then import PastServices
@@ -70,27 +70,15 @@ class Explaining:
 
     def failures(self, service: str, protocol: str) -> Mapping[SocketAddress, str]:
         """See Model; of the last minutes."""
-        return self._failures(service, protocol, time.time_ns())
-
-    def _failures(
-        self, service: str, protocol: str, moment: int, older: KeptFlows | None = None
-    ) -> Mapping[SocketAddress, str]:
-        """Of the minutes before a moment, in nanoseconds since 1970."""
-        earliest, latest = moment - _LATELY, moment
+        earliest = time.time_ns() - _LATELY
         batch = self._flows.history.since(0)
-        kept = older.flows(rfc3339_ns(earliest), batch.first) if older else ()
-        recent = (
+        lately = (
             self._flows.flow(number, each)
             for number, each in enumerate(batch.records, batch.first)
             if each.port and "/".join(each.port[:2]) == service and each.time >= earliest
         )
         return last_failures(
-            flow
-            for flow in chain(kept, recent)
-            if (flow.event, flow.protocol) == (END, protocol)
-            and flow.time <= rfc3339_ns(latest)
-            and flow.service
-            and f"{flow.service.namespace}/{flow.service.name}" == service
+            flow for flow in lately if (flow.event, flow.protocol) == (END, protocol)
         )
 
     def _answer(self, query: Query) -> Answer:
@@ -127,7 +115,21 @@ class Explaining:
             question,
             moment,
             {address for pod in pods for address in pod.addresses},
-            partial(self._failures, moment=moment, older=self._past.flows),
+            partial(self._past_failures, self._past.flows, moment),
+        )
+
+    def _past_failures(
+        self, kept: KeptFlows, moment: int, service: str, protocol: str
+    ) -> Mapping[SocketAddress, str]:
+        """Of the minutes before a moment, in nanoseconds since 1970."""
+        found = recorded(self._flows, kept, rfc3339_ns(moment - _LATELY), rfc3339_ns(moment))
+        return last_failures(
+            flow
+            for flow in found
+            if isinstance(flow, Flow)
+            and (flow.event, flow.protocol) == (END, protocol)
+            and flow.service
+            and f"{flow.service.namespace}/{flow.service.name}" == service
         )
 
 

@@ -145,10 +145,10 @@ def _outcome(changes: Changes, target: FrontendKey, client: _Client, found: Want
         if not found.left_out and _has_cluster_ip(changes, target.address):
             return _ended(Fate.REFUSED, DropReason.LB_DROP_UNKNOWN_PORT)
         return _Outcome(Fate.PASSES, found.left_out or _NO_FRONTEND)
-    fate, allowed = Fate(found.verdict), found.frontend.allowed_sources
+    fate = Fate(found.verdict)
     if fate is Fate.TRANSLATED:
         return _Outcome(fate)
-    if allowed and not any(each.covers(client.address) for each in allowed):
+    if not found.frontend.admits(client.address):
         return _ended(fate, DropReason.LB_DROP_SOURCE_RANGE)
     is_refused = fate is Fate.REFUSED
     no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT

@@ -294,7 +294,6 @@ def _judged(
 
 def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> Fate:
     """What the model wants for a new connection with this choice."""
-    allowed = frontend.allowed_sources
-    if allowed and not any(each.covers(client) for each in allowed):
+    if not frontend.admits(client):
         return Fate.DROPPED
     return Fate.TRANSLATED if choice.backends else choice.if_empty.fate

@@ -112,6 +112,10 @@ class Frontend:
     dsr: bool = False
     here: tuple[Backend, ...] = ()
 
+    def admits(self, client: Address) -> bool:
+        """Whether the client is within the source ranges."""
+        return not self.allowed_sources or any(each.covers(client) for each in self.allowed_sources)
+
 
 class Defaults(NamedTuple):
     """Settings for all Services of this node.

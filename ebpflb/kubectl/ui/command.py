@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ebpflb.cli.agent_client import AGENT_DOWN
+from ebpflb.cli.explain_words import AskedConnection
 from ebpflb.cli.options import listed, namespace_options
 from ebpflb.errors import ClusterError
 from ebpflb.from_json import from_json
@@ -34,7 +35,7 @@ from ebpflb.kubectl.ui.traffic import EdgeTraffic, KeptFlow
 from ebpflb.model.flow import Flow, LostFlows, ServiceRate
 from ebpflb.words.observe import FLOWS
 
-_ExplainWith = Callable[[CommandWords, KeptFlow, str, str], PageExplanation]
+_ExplainWith = Callable[[CommandWords, KeptFlow, AskedConnection], PageExplanation]
 
 # What counts here is not a rate.
 _SAMPLE_SECONDS = 0.5

@@ -5,10 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime
 from math import nextafter
 from typing import Any, NamedTuple
 
+from ebpflb.config.moment import local
 from ebpflb.errors import ConfigError
 from ebpflb.kubectl.asking import NO_AGENT
 from ebpflb.kubectl.ui.aside import Heard
@@ -140,6 +140,6 @@ class _Replay:
 def _moment(flow: Flow) -> float | None:
     """None for a day that there is not, as February 30."""
     try:
-        return datetime.fromisoformat(f"{flow.time[:26]}+00:00").timestamp()
+        return local(flow.time).timestamp()
     except ValueError:
         return None

@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from re import compile as pattern
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from ebpflb.config.moment import rfc3339_ns
 from ebpflb.from_json import JsonError
 from ebpflb.log import fields
 from ebpflb.model.flow import Flow, LostFlows, read_flow, read_flow_time
+from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.kept_files import KEPT_SECONDS, append_lines
 
 _log = logging.getLogger("ebpflb.observe")
@@ -136,6 +138,16 @@ class KeptFlows:
         _log.warning(
             "a file of kept flows is not read to its end: %s", why, extra=fields(path=path)
         )
+
+
+def recorded(
+    log: FlowLog, kept: KeptFlows | None, earliest: str, latest: str
+) -> Iterator[Flow | LostFlows]:
+    """Of a time, as times of Flow: those that are kept, and then those in memory."""
+    batch = log.history.since(0)
+    recent = (log.flow(at, each) for at, each in enumerate(batch.records, batch.first))
+    older = kept.records(earliest, batch.first, latest) if kept else ()
+    return chain(older, (each for each in recent if earliest <= each.time <= latest))
 
 
 def _written(folder: int, file: _File) -> str:

@@ -7,7 +7,7 @@ A connection counts when it ends, with all its bytes: records do not tell more.
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -32,7 +32,7 @@ from ebpflb.model.flow import (
     ServiceRate,
 )
 from ebpflb.observe.flows.flow_log import FlowLog
-from ebpflb.observe.flows.kept_flows import KeptFlows
+from ebpflb.observe.flows.kept_flows import KeptFlows, recorded
 from ebpflb.observe.http.query_socket import HttpQueryError, Query, parameters, parsed
 from ebpflb.web.answers import TEXT, Answer
 from ebpflb.words.connections import BACKEND_REFUSED, DROPPED, END, FAILED, REFUSED
@@ -162,7 +162,7 @@ class PastRatesQueries:
         found = RecordedTime(begin=begin, end=end, sample=self._sample, oldest=self._oldest())
         found.lost = 0 if self._kept else None
         ports: dict[PortName, _PortRecords] = {}
-        for each in self._records(begin, end):
+        for each in recorded(self._log, self._kept, begin, end):
             if isinstance(each, LostFlows):
                 # Any of them may be from then.
                 found.lost = (found.lost or 0) + each.lost
@@ -170,12 +170,6 @@ class PastRatesQueries:
                 found.count += 1
                 ports.setdefault(name, _PortRecords()).add(each)
         return PastRates(found, [ports[name].rate(name, seconds) for name in sorted(ports)])
-
-    def _records(self, earliest: str, latest: str) -> Iterator[Flow | LostFlows]:
-        batch = self._log.history.since(0)
-        recent = (self._log.flow(at, each) for at, each in enumerate(batch.records, batch.first))
-        older = self._kept.records(earliest, batch.first, latest) if self._kept else ()
-        return chain(older, (each for each in recent if each.time >= earliest))
 
     def _oldest(self) -> str:
         """The time of the first record."""

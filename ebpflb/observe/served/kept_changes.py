@@ -34,7 +34,7 @@ _BUILDING = "new"
 _PART_OF_DAY = 3
 _PART_OF_ROOM = 8
 _BATCH = 100
-_SECOND = 1_000_000_000
+_DAY = int(KEPT_SECONDS * 1_000_000_000)
 
 
 class _Current(NamedTuple):
@@ -77,7 +77,7 @@ class KeptChanges:
             return True
         room = max(current.first_part, self._max_bytes // _PART_OF_ROOM)
         now = self._clock()
-        is_old = now - current.begin > _day() // _PART_OF_DAY
+        is_old = now - current.begin > _DAY // _PART_OF_DAY
         return current.size - current.first_part > room or is_old or now < current.written
 
     def begin(
@@ -133,7 +133,7 @@ class KeptChanges:
     def _remove_old(self, folder: int) -> None:
         begins = _begins(folder)
         sizes = {each: os.stat(_name(each), dir_fd=folder).st_size for each in begins}
-        left, oldest = sum(sizes.values()), self._clock() - _day()
+        left, oldest = sum(sizes.values()), self._clock() - _DAY
         for begin, following in pairwise(begins):
             if left > self._max_bytes or following < oldest:
                 os.unlink(_name(begin), dir_fd=folder)
@@ -195,10 +195,6 @@ def _check_loss(lines: Iterator[bytes], latest: str) -> None:
 def _nothing_before(begins: Sequence[int]) -> str:
     since = f"since {rfc3339_ns(begins[0])}" if begins else "by this node yet"
     return f"nothing is kept of what was served then: it is kept {since}"
-
-
-def _day() -> int:
-    return int(KEPT_SECONDS * _SECOND)
 
 
 def _name(begin: int) -> str:
