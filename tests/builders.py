@@ -15,6 +15,7 @@ import yaml
 
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, PortEndpoint, SlicePort
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName
 
@@ -165,11 +166,16 @@ def service_port(cluster_ip: str = CLUSTER_IP, **fields: Any) -> ServicePort:
 
 
 def service(name: str = "web", *ports: ServicePort, **fields: Any) -> Service:
-    """A Service in namespace default; without ports it has the one of service_port()."""
+    """A Service in namespace default; without ports it has the one of service_port().
+
+    Keywords are fields of Service, or of Annotated.
+    """
     renamed = (
         replace(port, name=port.name._replace(service=name)) for port in ports or (service_port(),)
     )
-    return Service(ServiceName("default", name), tuple(renamed), **fields)
+    own = {field: fields.pop(field) for field in Annotated.__slots__ if field in fields}
+    found = Service(ServiceName("default", name), tuple(renamed), **fields)
+    return found.annotated_with(**own) if own else found
 
 
 def endpoint(ip: str = POD_IP, node: str | None = NODE, **fields: Any) -> Endpoint:

@@ -218,7 +218,7 @@ class Changes:
             return None
         service = self.admission.served(service)
         is_without = name in self._tables.refused
-        return replace(service, scheduler=Scheduler.RANDOM) if is_without else service
+        return service.annotated_with(scheduler=Scheduler.RANDOM) if is_without else service
 
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
         """The slices of a Service, even of one that is not known."""
@@ -302,7 +302,7 @@ class Changes:
         worst = max((reading.in_a_row for reading in readings.values()), default=0)
         if worst < threshold and name not in self.ejections.ports:
             return []
-        scheduler = service.scheduler or self._defaults.scheduler if service else None
+        scheduler = ports[0].annotated.scheduler or self._defaults.scheduler
         if ports[0].affinity_timeout or scheduler is Scheduler.SOURCE_HASH:
             # No other client gets this endpoint.
             readings = {at: each._replace(clients=each.regulars) for at, each in readings.items()}
@@ -429,7 +429,7 @@ class Changes:
             self._pods[key_of(new)] = new
 
     def _problems_of(self, service: Service) -> tuple[str, ...]:
-        if service.dsr and self._defaults.dsr is Dsr.OFF:
+        if service.annotated.dsr and self._defaults.dsr is Dsr.OFF:
             return (*service.problems, _DSR_IS_OFF)
         return service.problems
 

@@ -170,7 +170,8 @@ class Ejections:
         """
         if port.name.protocol is Protocol.UDP:
             return 0
-        return self._threshold if port.ejection is None else port.ejection
+        own = port.annotated.ejection
+        return self._threshold if own is None else own
 
     def watch(self, port: ServicePort) -> PortWatch:
         if not self.threshold(port):

@@ -150,8 +150,8 @@ def plan_service(
     # For its ports, ANNOTATED means that this node takes part, and others may have it already.
     dsr = Dsr.OFF if defaults.dsr is Dsr.OFF else Dsr.ANNOTATED
     defaults = defaults._replace(
-        scheduler=service.scheduler or defaults.scheduler,
-        dsr=Dsr.ALL if defaults.dsr.holds_for(service.dsr) else dsr,
+        scheduler=service.annotated.scheduler or defaults.scheduler,
+        dsr=Dsr.ALL if defaults.dsr.holds_for(service.annotated.dsr) else dsr,
     )
     for port in service.ports:
         for frontend in _plan_port(port, own, node, defaults, watch(port)):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Services, their ports and the predicates of policy, and ServiceCIDRs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ebpflb.model.address import Address, Family, Protocol
-from ebpflb.words.scheduler import Scheduler
+from ebpflb.model.extensions.annotated import NOTHING, Annotated
 
 Labels = tuple[tuple[str, str], ...]
 """Key and value of the labels that selectors use, sorted."""
@@ -27,7 +27,7 @@ class Dsr(StrEnum):
     ALL = "all"
 
     def holds_for(self, annotated: bool | None) -> bool:
-        """`annotated`: Service.dsr."""
+        """`annotated`: Annotated.dsr."""
         if self is Dsr.ANNOTATED:
             return annotated is True
         return self is Dsr.ALL and annotated is not False
@@ -64,8 +64,7 @@ class ServicePort:
     external_policy is Local only where the API gives it an effect. node_port and
     health_check_node_port are 0 if not set. affinity_timeout is in seconds, 0 without session
     affinity. source_ranges are canonical CIDRs of the family and apply to load_balancer_ips only;
-    none means all clients. ejection: after how many failed connections in a row an endpoint is
-    ejected, 0 for never, None for the agent's default.
+    none means all clients. annotated: the same for all ports of a Service.
     """
 
     name: ServicePortName
@@ -80,7 +79,7 @@ class ServicePort:
     affinity_timeout: int = 0
     source_ranges: tuple[str, ...] = ()
     health_check_node_port: int = 0
-    ejection: int | None = None
+    annotated: Annotated = NOTHING
 
     @property
     def externally_accessible(self) -> bool:
@@ -107,17 +106,26 @@ class ServicePort:
 class Service:
     """A Service; without ports it is known, but nothing is served for it.
 
-    created: RFC 3339 in UTC, empty if unknown. scheduler, dsr: None for the default.
-    problems: fields that are invalid and therefore ignored, one line each.
+    created: RFC 3339 in UTC, empty if unknown. problems: fields that are invalid and therefore
+    ignored, one line each.
     """
 
     name: ServiceName
     ports: tuple[ServicePort, ...] = ()
     created: str = ""
     labels: Labels = ()
-    scheduler: Scheduler | None = None
-    dsr: bool | None = None
     problems: tuple[str, ...] = ()
+
+    @property
+    def annotated(self) -> Annotated:
+        """What its annotations ask for; nothing without ports."""
+        return self.ports[0].annotated if self.ports else NOTHING
+
+    def annotated_with(self, **fields: Any) -> "Service":
+        """The same with other fields of Annotated."""
+        annotated = replace(self.annotated, **fields)
+        ports = (replace(each, annotated=annotated) for each in self.ports)
+        return replace(self, ports=tuple(ports))
 
 
 @dataclass(frozen=True, slots=True)

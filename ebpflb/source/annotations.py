@@ -1,76 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
 """The annotations of ebpflb on Services, where invalid ones are ignored, Pods and Namespaces."""
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.config import values
+from ebpflb.model.extensions.annotated import NOTHING, Annotated
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
 from ebpflb.words.scheduler import Scheduler
 
 T = TypeVar("T")
 
-_SCHEDULERS = {member.value: member for member in Scheduler}
-_SWITCH = {"true": True, "false": False}
-
-
 _PATH = "metadata.annotations"
 
 
+class _Syntax(NamedTuple):
+    """field: of Annotated. parse: raises ValueError. text: the reverse."""
+
+    field: str
+    parse: Callable[[str], object]
+    text: Callable[[Any], str] = str
+
+
+def _one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return choices[text]
+
+    return parse
+
+
+def _switch_text(is_on: bool) -> str:
+    return str(is_on).lower()
+
+
+_switch = _one_of({"true": True, "false": False})
+
+_OF_SERVICES: Mapping[str, _Syntax] = {
+    words.SCHEDULER: _Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
+    words.EJECTION: _Syntax("ejection", values.ejection),
+    words.DSR: _Syntax("dsr", _switch, _switch_text),
+}
+
+
 def socket_lb(annotations: object) -> bool | None:
-    """None without the annotation. FieldError."""
-    return _choice(annotations, words.SOCKET_LB, _SWITCH)
+    """Of a Pod or a Namespace; None without the annotation. FieldError."""
+    return _parsed(annotations, words.SOCKET_LB, _switch)
 
 
-def scheduler(annotations: object) -> tuple[Scheduler | None, tuple[str, ...]]:
-    """The scheduler, and what is wrong with the annotation."""
-    return _lenient(annotations, words.SCHEDULER, _SCHEDULERS)
+def of_service(annotations: object) -> tuple[Annotated, tuple[str, ...]]:
+    """What they ask for, and what is wrong with them, one line each."""
+    if not annotations:
+        return NOTHING, ()
+    if not isinstance(annotations, dict):
+        return NOTHING, (f"{_PATH}: must be an object, not {excerpt(annotations)}",)
+    found, problems = dict[str, Any](), list(_unknown(annotations))
+    for name, syntax in _OF_SERVICES.items():
+        try:
+            found[syntax.field] = _parsed(annotations, name, syntax.parse)
+        except FieldError as error:
+            problems.append(f"{error}; the default is used")
+    given = {field: value for field, value in found.items() if value is not None}
+    return (Annotated(**given) if given else NOTHING), tuple(problems)
 
 
-def dsr(annotations: object) -> tuple[bool | None, tuple[str, ...]]:
-    """Whether the Service has DSR, and what is wrong with the annotation."""
-    return _lenient(annotations, words.DSR, _SWITCH)
+def text_of(annotated: Annotated) -> Mapping[str, str]:
+    """The annotations that ask for this."""
+    usual = NOTHING
+    return {
+        name: syntax.text(getattr(annotated, syntax.field))
+        for name, syntax in _OF_SERVICES.items()
+        if getattr(annotated, syntax.field) != getattr(usual, syntax.field)
+    }
 
 
-def ejection(annotations: object) -> tuple[int | None, tuple[str, ...]]:
-    """The threshold, and what is wrong with the annotation."""
-    text = ""
-    try:
-        text = _text(annotations, words.EJECTION)
-        return values.ejection(text) if text else None, ()
-    except FieldError as error:
-        return None, (f"{error}; the default is used",)
-    except ValueError as error:
-        return None, (f"{_PATH}.{words.EJECTION}: {text!r}: {error}; the default is used",)
+def _unknown(annotations: Mapping[str, object]) -> Iterator[str]:
+    for name in annotations:
+        if name.startswith(words.PREFIX) and name not in _OF_SERVICES:
+            hint = values.near(name, _OF_SERVICES)
+            yield f"{_PATH}.{name}: no annotation of a Service{hint}; it is ignored"
 
 
-def _text(annotations: object, name: str) -> str:
-    """Empty without the annotation. FieldError."""
+def _parsed(annotations: object, name: str, parse: Callable[[str], T]) -> T | None:
+    """None without the annotation, or if it is empty. FieldError."""
     if annotations is None:
-        return ""
+        return None
     if not isinstance(annotations, dict):
         raise FieldError(_PATH, f"must be an object, not {excerpt(annotations)}")
-    value = annotations.get(name)
-    if value is None or isinstance(value, str):
-        return value or ""
-    raise FieldError(f"{_PATH}.{name}", f"must be text, not {excerpt(value)}")
-
-
-def _choice(annotations: object, name: str, choices: Mapping[str, T]) -> T | None:
-    """The value in choices for an annotation; None without the annotation. FieldError."""
-    text = _text(annotations, name)
-    if text and text not in choices:
-        problem = f"must be one of {', '.join(choices)}, not {excerpt(text)}"
-        raise FieldError(f"{_PATH}.{name}", problem)
-    return choices.get(text)
-
-
-def _lenient(
-    annotations: object, name: str, choices: Mapping[str, T]
-) -> tuple[T | None, tuple[str, ...]]:
-    """Like _choice(), and what is wrong with it; an invalid one is ignored."""
+    text = annotations.get(name)
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        raise FieldError(f"{_PATH}.{name}", f"must be text, not {excerpt(text)}")
     try:
-        return _choice(annotations, name, choices), ()
-    except FieldError as error:
-        return None, (f"{error}; the default is used",)
+        return parse(text)
+    except ValueError as error:
+        raise FieldError(f"{_PATH}.{name}", f"{error}, not {excerpt(text)}") from error

@@ -21,6 +21,7 @@ from ebpflb.model.address import (
 )
 from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import (
@@ -263,14 +264,10 @@ def _service(item: ServiceObject, label_keys: Collection[str]) -> Service:
     labels = _kept_labels(metadata, label_keys)
     if is_for_another_proxy(metadata.labels, label_keys):
         return Service(name, (), created, labels)
-    threshold, problems = annotations.ejection(metadata.annotations)
-    chosen, wrong_scheduler = annotations.scheduler(metadata.annotations)
-    has_dsr, wrong_dsr = annotations.dsr(metadata.annotations)
-    problems += wrong_scheduler + wrong_dsr
-    ports = _service_ports(
-        name, item.spec or ServiceObjectSpec(), _ingress_ips(item.status), threshold
-    )
-    return Service(name, ports, created, labels, chosen, has_dsr, problems)
+    annotated, problems = annotations.of_service(metadata.annotations)
+    spec = item.spec or ServiceObjectSpec()
+    ports = _service_ports(name, spec, _ingress_ips(item.status), annotated)
+    return Service(name, ports, created, labels, problems)
 
 
 def _ingress_ips(status: ServiceObjectStatus | None) -> Collection[Address]:
@@ -283,7 +280,7 @@ def _service_ports(
     name: ServiceName,
     spec: ServiceObjectSpec,
     ingress_ips: Collection[Address],
-    ejection: int | None,
+    annotated: Annotated,
 ) -> tuple[ServicePort, ...]:
     cluster_ips = _cluster_ips(spec)
     if not cluster_ips:
@@ -297,7 +294,7 @@ def _service_ports(
         external_policy=external_policy,
         affinity_timeout=_affinity_timeout(spec),
         health_check_node_port=_health_check_node_port(spec, external_policy),
-        ejection=ejection,
+        annotated=annotated,
     )
     return tuple(
         make(

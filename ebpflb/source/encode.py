@@ -14,10 +14,10 @@ from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
-from ebpflb.source import decode
+from ebpflb.source import annotations, decode
 from ebpflb.source.api_types import API_VERSIONS, Fields
 from ebpflb.source.what_counts import SERVICE_LABEL
-from ebpflb.words import annotations
+from ebpflb.words.annotations import SOCKET_LB
 
 
 def encode(item: ApiObject) -> Fields:
@@ -65,16 +65,10 @@ def _service(item: Service) -> _Parts:
         )
     balancers = _texts(tuple(ip for each in first for ip in each.load_balancer_ips))
     status = {"loadBalancer": {"ingress": [{"ip": text} for text in balancers]}}
-    ejection = ports[0].ejection if ports else None
-    annotated = {
-        annotations.EJECTION: "" if ejection is None else str(ejection),
-        annotations.SCHEDULER: str(item.scheduler or ""),
-        annotations.DSR: _switch(item.dsr),
-    }
     metadata = {
         "creationTimestamp": item.created,
         "labels": dict(item.labels),
-        "annotations": _given(annotated),
+        "annotations": annotations.text_of(item.annotated),
     }
     return {"spec": spec, "status": status if balancers else {}}, metadata
 
@@ -166,7 +160,7 @@ def _namespace(item: PodNamespace) -> _Parts:
 
 
 def _socket_lb(has_socket_lb: bool | None) -> Fields:
-    return _given({annotations.SOCKET_LB: _switch(has_socket_lb)})
+    return _given({SOCKET_LB: _switch(has_socket_lb)})
 
 
 def _switch(value: bool | None) -> str:

@@ -49,7 +49,7 @@ class TableBudget:
 
     def _slots_of(self, service: Service) -> int:
         """As if every port had several endpoints."""
-        if not (service.scheduler or self._default).has_table:
+        if not (service.annotated.scheduler or self._default).has_table:
             return 0
         sets = (each.uses_cluster_endpoints + each.uses_local_endpoints for each in service.ports)
         return self._size * sum(sets)

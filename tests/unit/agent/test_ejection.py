@@ -15,7 +15,7 @@ from tests.builders import endpoint, endpoint_slice, service, service_port
 from tests.unit.agent.conftest import Bench
 from tests.unit.agent.node import MAP_ERROR
 
-WEB = service("web", service_port(ejection=3))
+WEB = service("web", ejection=3)
 QUIET = service("web", service_port())
 FOUR = endpoint_slice("web-1", *(endpoint(f"10.1.0.{number}") for number in range(1, 5)))
 

@@ -20,6 +20,7 @@ from ebpflb.model.ejection import (
     FailureCount,
     Times,
 )
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.words.scheduler import Scheduler
@@ -309,7 +310,7 @@ def test_without_endpoints_nothing_happens():
     ],
 )
 def test_the_threshold(protocol, own, default, threshold):
-    port = service_port(name=port_name(protocol=protocol), ejection=own)
+    port = service_port(name=port_name(protocol=protocol), annotated=Annotated(ejection=own))
     ejections = Ejections(default)
     assert ejections.threshold(port) == threshold
     assert ejections.watch(port).is_on == bool(threshold)
@@ -380,7 +381,7 @@ def test_what_is_switched_off_or_gone_is_forgotten():
     changes = make_changes()
     watching = [changes.has_ejection]
     changes.observe_failures({WEB: {TWO: FailureCount(N)}}, 1.0)
-    changes.set(service("web", service_port(ejection=0)))
+    changes.set(service("web", ejection=0))
     watching.append(changes.has_ejection)
     assert watching == [True, False]
     assert not planned(changes).ejected
@@ -391,7 +392,7 @@ def test_what_is_switched_off_or_gone_is_forgotten():
 
 
 def test_without_ejection_the_plan_is_as_ever():
-    ports = service("web", service_port(ejection=N))
+    ports = service("web", ejection=N)
     pieces = [endpoint_slice("web-1", *ENDPOINTS)]
     (frontend,) = plan_service(ports, pieces, node())
     assert {each.ejection for each in frontend.local.backends} == {EjectionState.UNWATCHED}

@@ -9,6 +9,7 @@ import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.source.decode import decode
 from ebpflb.words.scheduler import Scheduler
@@ -358,19 +359,19 @@ def annotated(annotations: Any) -> Service:
 @pytest.mark.parametrize("scheduler", list(Scheduler))
 def test_an_annotation_names_the_scheduler(scheduler: Scheduler):
     found = annotated({"ebpflb.io/scheduler": str(scheduler)})
-    assert (found.scheduler, found.problems) == (scheduler, ())
+    assert (found.annotated.scheduler, found.problems) == (scheduler, ())
 
 
-@pytest.mark.parametrize("annotations", [None, {}, {"ebpflb.io/other": "x"}])
+@pytest.mark.parametrize("annotations", [None, {}, {"other.io/scheduler": "x"}])
 def test_without_it_the_default_counts(annotations: Any):
     found = annotated(annotations)
-    assert (found.scheduler, found.problems) == (None, ())
+    assert (found.annotated.scheduler, found.problems) == (None, ())
 
 
 @pytest.mark.parametrize("wrong", ["wlc", "Random", 5, ["random"]])
 def test_a_wrong_scheduler_leaves_the_service_as_it_is(wrong: Any):
     found = annotated({"ebpflb.io/scheduler": wrong})
-    assert (found.scheduler, found.ports) == (None, annotated(None).ports)
+    assert (found.annotated.scheduler, found.ports) == (None, annotated(None).ports)
     (line,) = found.problems
     assert line.startswith("metadata.annotations.ebpflb.io/scheduler: must be ")
     assert json.dumps(wrong)[:4] in line or "a list" in line
@@ -380,16 +381,25 @@ def test_a_wrong_scheduler_leaves_the_service_as_it_is(wrong: Any):
 @pytest.mark.parametrize(("text", "expected"), [("true", True), ("false", False), ("", None)])
 def test_the_annotation_of_direct_server_return(text: str, expected: bool | None):
     found = annotated({"ebpflb.io/dsr": text})
-    assert (found.dsr, found.problems) == (expected, ())
+    assert (found.annotated.dsr, found.problems) == (expected, ())
 
 
 @pytest.mark.parametrize("wrong", ["True", "yes", True])
 def test_a_wrong_annotation_of_it_leaves_the_service_as_it_is(wrong: Any):
     found = annotated({"ebpflb.io/dsr": wrong, "ebpflb.io/scheduler": "maglev"})
-    assert (found.dsr, found.scheduler) == (None, Scheduler.MAGLEV)
+    assert (found.annotated.dsr, found.annotated.scheduler) == (None, Scheduler.MAGLEV)
     (line,) = found.problems
     assert line.startswith("metadata.annotations.ebpflb.io/dsr: must be ")
     assert line.endswith("; the default is used")
+
+
+def test_an_annotation_that_does_not_exist_is_named_and_the_others_count():
+    found = annotated({"ebpflb.io/schedular": "maglev", "ebpflb.io/dsr": "true", "a": "b"})
+    assert found.annotated == Annotated(dsr=True)
+    assert found.problems == (
+        "metadata.annotations.ebpflb.io/schedular: no annotation of a Service (did you mean "
+        "ebpflb.io/scheduler?); it is ignored",
+    )
 
 
 def with_ejection(value: object):
@@ -403,21 +413,21 @@ def with_ejection(value: object):
 @pytest.mark.parametrize(("text", "threshold"), [("off", 0), ("on", 5), ("3", 3), ("", None)])
 def test_the_annotation_of_ejection(text, threshold):
     found = with_ejection(text)
-    assert [port.ejection for port in found.ports] == [threshold]
+    assert [port.annotated.ejection for port in found.ports] == [threshold]
     assert found.problems == ()
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("maybe", "'maybe': want off, on or a number from 0 to 1000"),
-        ("-1", "'-1': want off, on or a number from 0 to 1000"),
+        ("maybe", 'want off, on or a number from 0 to 1000, not "maybe"'),
+        ("-1", 'want off, on or a number from 0 to 1000, not "-1"'),
         (True, "must be text, not true"),
     ],
 )
 def test_a_wrong_annotation_of_ejection_does_not_count(value, why):
     found = with_ejection(value)
-    assert [port.ejection for port in found.ports] == [None]
+    assert [port.annotated.ejection for port in found.ports] == [None]
     assert found.problems == (
         f"metadata.annotations.ebpflb.io/ejection: {why}; the default is used",
     )

@@ -88,7 +88,7 @@ def test_room_is_given_back():
     changes.set(first)
     assert second.name in changes.take()
     assert without(changes) == ["b"]
-    changes.set(replace(first, scheduler=None))
+    changes.set(first.annotated_with(scheduler=None))
     assert second.name in changes.take()
     assert changes.problems() == ()
 

@@ -44,14 +44,15 @@ def again(item: ApiObject) -> ApiObject | None:
 def test_every_field_that_the_agent_reads_is_written(kind: Kind):
     found = decode({"kind": str(kind), "apiVersion": API_VERSIONS[kind], **odd(kind)}, KEYS)
     assert found is not None
-    assert again(found) == found
+    expected = replace(found, problems=()) if isinstance(found, Service) else found
+    assert again(found) == expected
 
 
 @pytest.mark.parametrize(
     "item",
     [
         Service(ServiceName("default", "headless")),
-        service("web", service_port(ejection=0), dsr=False),
+        service("web", ejection=0, dsr=False),
         service("web", service_port(name=port_name("a"), affinity_timeout=10)),
         decode(service_manifest(**DUAL)),
         endpoint_slice("empty"),

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the annotations of a Service ask for."""
+
+from dataclasses import dataclass
+
+from ebpflb.words.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """None: the agent's default.
+
+    dsr: whether it has direct server return. ejection: after how many failed connections in a row
+    an endpoint is ejected, 0 for never.
+    """
+
+    scheduler: Scheduler | None = None
+    dsr: bool | None = None
+    ejection: int | None = None
+
+
+NOTHING = Annotated()
