@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.config import values
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
+from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
 from ebpflb.words.scheduler import Scheduler
@@ -13,6 +14,7 @@ from ebpflb.words.scheduler import Scheduler
 T = TypeVar("T")
 
 _PATH = "metadata.annotations"
+_PODS = "pods"
 
 
 class _Syntax(NamedTuple):
@@ -37,11 +39,30 @@ def _switch_text(is_on: bool) -> str:
 
 
 _switch = _one_of({"true": True, "false": False})
+_weight = values.Number(0, HEAVIEST)
+
+
+def _weights(text: str) -> Weights:
+    return Weights() if text == _PODS else Weights(tuple(map(_share, text.split(","))))
+
+
+def _share(text: str) -> Share:
+    label, colon, weight = text.strip().rpartition(":")
+    key, equals, value = label.partition("=")
+    if not (colon and equals and key.strip()):
+        raise ValueError(f"must be {_PODS}, or LABEL=VALUE:WEIGHT, separated by commas")
+    return Share(key.strip(), value.strip(), _weight(weight))
+
+
+def _weights_text(weights: Weights) -> str:
+    return ",".join(f"{key}={value}:{weight}" for key, value, weight in weights.shares) or _PODS
+
 
 _OF_SERVICES: Mapping[str, _Syntax] = {
     words.SCHEDULER: _Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
     words.EJECTION: _Syntax("ejection", values.ejection),
     words.DSR: _Syntax("dsr", _switch, _switch_text),
+    words.WEIGHTS: _Syntax("weights", _weights, _weights_text),
 }
 
 

@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 
+from ebpflb.model.extensions.weights import Weights
 from ebpflb.words.scheduler import Scheduler
 
 
@@ -11,12 +12,13 @@ class Annotated:
     """None: the agent's default.
 
     dsr: whether it has direct server return. ejection: after how many failed connections in a row
-    an endpoint is ejected, 0 for never.
+    an endpoint is ejected, 0 for never. weights: None for even ones.
     """
 
     scheduler: Scheduler | None = None
     dsr: bool | None = None
     ejection: int | None = None
+    weights: Weights | None = None
 
 
 NOTHING = Annotated()
