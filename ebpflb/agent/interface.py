@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the loop needs of a node: dataplane/node.py, and in tests maps in memory."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ebpflb.errors import EbpflbError, MapError
@@ -9,6 +9,7 @@ from ebpflb.model.address import Address, Family
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.extensions.ending import Ending, HeldConnection
 from ebpflb.model.plan import Frontend
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServiceName, ServicePortName
@@ -147,6 +148,19 @@ class Dataplane(Protocol):
 
     def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
         """Consecutive failures of endpoints that have any, and of all endpoints of these ports."""
+        ...
+
+    def held_connections(
+        self, ports: Collection[ServicePortName]
+    ) -> Mapping[ServicePortName, Sequence[HeldConnection]]:
+        """The established TCP connections of these ports that have a socket on this node.
+
+        ProbeError if the sockets could not be listed.
+        """
+        ...
+
+    def end_connections(self, wanted: Collection[Ending]) -> list[Ending]:
+        """End those that are still idle, and return them. ProbeError as above."""
         ...
 
     def take_ended_udp(self) -> bool:

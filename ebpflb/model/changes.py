@@ -178,6 +178,8 @@ class Changes:
         self._tables = TableBudget(defaults.scheduler, defaults.table_size)
         self._claims = Claims()
         self._watched: ServiceNames = set()
+        # The Services of which open connections may be ended.
+        self.with_ending: ServiceNames = set()
         self._problems: dict[ServiceName, tuple[str, ...]] = {}
         self.tunnels = Tunnels() if defaults.dsr is not Dsr.OFF else None
 
@@ -405,6 +407,7 @@ class Changes:
     def _unlink(self, old: ApiObject | None) -> None:
         if isinstance(old, Service):
             self._watched.discard(old.name)
+            self.with_ending.discard(old.name)
             self._problems.pop(old.name, None)
             self._claims.remove(self.admission.served(old))
             self.admission.remove(old)
@@ -420,6 +423,8 @@ class Changes:
                 self._problems[new.name] = problems
             if any(map(self.ejections.threshold, new.ports)):
                 self._watched.add(new.name)
+            if new.annotated.ending:
+                self.with_ending.add(new.name)
             self.admission.add(new)
             self._tables.add(new)
             self._claims.add(self.admission.served(new))

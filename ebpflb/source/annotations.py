@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.config import values
-from ebpflb.model.extensions.annotated import NOTHING, Annotated
-from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
+from ebpflb.model.annotations.annotated import NOTHING, Annotated
+from ebpflb.model.annotations.lifetime import MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.annotations.weights import HEAVIEST, Share, Weights
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
 from ebpflb.words.scheduler import Scheduler
@@ -15,6 +16,8 @@ T = TypeVar("T")
 
 _PATH = "metadata.annotations"
 _PODS = "pods"
+_MOST_PER_MINUTE = 60_000
+_REBALANCE_FORM = "must be idle DURATION, NUMBER/min, as in idle 30s, 5/min, and perhaps dry-run"
 
 
 class _Syntax(NamedTuple):
@@ -58,11 +61,57 @@ def _weights_text(weights: Weights) -> str:
     return ",".join(f"{key}={value}:{weight}" for key, value, weight in weights.shares) or _PODS
 
 
+_PER_MINUTE = "/min"
+_DRY_RUN = "dry-run"
+
+
+def _rebalance(text: str) -> Rebalance:
+    idle: float | None = None
+    rate: int | None = None
+    is_dry_run = False
+    for word in map(str.strip, text.split(",")):
+        if word.startswith("idle "):
+            idle = values.positive_duration(word.removeprefix("idle "))
+        elif word.endswith(_PER_MINUTE):
+            rate = values.Number(1, _MOST_PER_MINUTE)(word.removesuffix(_PER_MINUTE))
+        elif word == _DRY_RUN:
+            is_dry_run = True
+        else:
+            raise ValueError(_REBALANCE_FORM)
+    if idle is None or rate is None:
+        raise ValueError(_REBALANCE_FORM)
+    return Rebalance(idle, rate, is_dry_run)
+
+
+def _rebalance_text(wish: Rebalance) -> str:
+    words = [f"idle {wish.idle:.12g}s", f"{wish.per_minute}{_PER_MINUTE}"]
+    return ", ".join([*words, _DRY_RUN] if wish.is_dry_run else words)
+
+
+def _max_age(text: str) -> MaxAge:
+    seconds, sign, percent = text.replace("+-", "±").partition("±")
+    if not sign:
+        return MaxAge(values.positive_duration(seconds))
+    if not percent.endswith("%"):
+        raise ValueError("must be a duration, as in 30m, or with a spread, as in 30m±10%")
+    spread = values.Number(0, 100)(percent.removesuffix("%"))
+    return MaxAge(values.positive_duration(seconds), spread)
+
+
+def _max_age_text(limit: MaxAge) -> str:
+    return f"{limit.seconds:.12g}s" + (f"±{limit.percent}%" if limit.percent else "")
+
+
 _OF_SERVICES: Mapping[str, _Syntax] = {
     words.SCHEDULER: _Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
     words.EJECTION: _Syntax("ejection", values.ejection),
     words.DSR: _Syntax("dsr", _switch, _switch_text),
     words.WEIGHTS: _Syntax("weights", _weights, _weights_text),
+    words.REBALANCE: _Syntax("rebalance", _rebalance, _rebalance_text),
+    words.MAX_CONNECTION_AGE: _Syntax("max_age", _max_age, _max_age_text),
+    words.ON_ENDPOINT_GONE: _Syntax(
+        "on_endpoint_gone", _one_of({each.value: each for each in OnEndpointGone})
+    ),
 }
 
 

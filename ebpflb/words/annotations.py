@@ -14,7 +14,23 @@ EJECTION = f"{PREFIX}ejection"
 DSR = f"{PREFIX}dsr"
 # On a Service: "pods", or LABEL=VALUE:WEIGHT, separated by commas.
 WEIGHTS = f"{PREFIX}weights"
+# On a Service: "idle DURATION, NUMBER/min", and perhaps "dry-run".
+REBALANCE = f"{PREFIX}rebalance"
+# On a Service: a duration, and perhaps by how many percent it may differ: 30m±10%.
+MAX_CONNECTION_AGE = f"{PREFIX}max-connection-age"
+# On a Service: "keep" or "reset".
+ON_ENDPOINT_GONE = f"{PREFIX}on-endpoint-gone"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
 
-ANNOTATIONS = (SCHEDULER, EJECTION, DSR, WEIGHTS, WEIGHT, SOCKET_LB)
+ANNOTATIONS = (
+    SCHEDULER,
+    EJECTION,
+    DSR,
+    WEIGHTS,
+    REBALANCE,
+    MAX_CONNECTION_AGE,
+    ON_ENDPOINT_GONE,
+    WEIGHT,
+    SOCKET_LB,
+)

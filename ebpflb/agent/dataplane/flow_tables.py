@@ -11,6 +11,7 @@ from ebpflb.config.settings import Settings
 from ebpflb.dataplane.flows.claimed_ports import ClaimedPorts
 from ebpflb.dataplane.flows.expiry import Expiry
 from ebpflb.dataplane.flows.flow_filter import FilterMarks
+from ebpflb.dataplane.flows.held_connections import HeldConnections
 from ebpflb.dataplane.flows.source_ports import Reservations
 from ebpflb.dataplane.flows.stale_sockets import StaleSockets
 from ebpflb.dataplane.kernel import libbpf
@@ -42,6 +43,7 @@ class FlowTables:
     ) -> None:
         """`on_expired` gets the records of expired flows."""
         self.stale_sockets = StaleSockets(maps)
+        self.held = HeldConnections(maps)
         # Whether addresses or ports may have become unused since the last expiry pass began.
         self.may_forget = True
         self._sync = sync

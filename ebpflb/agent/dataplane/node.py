@@ -38,6 +38,7 @@ from ebpflb.model.agent_report import NetworkReport, WayReport
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.extensions.ending import Ending, HeldConnection
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
 
@@ -250,6 +251,16 @@ class NodeDataplane:
 
     def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
         return self._active.sync.failures(also)
+
+    def held_connections(
+        self, ports: Collection[ServicePortName]
+    ) -> Mapping[ServicePortName, Sequence[HeldConnection]]:
+        if not self._probe.supports(Feature.SOCKET_DESTROY):
+            return {}
+        return self._active.flows.held.read(self._active.sync.identities(ports))
+
+    def end_connections(self, wanted: Collection[Ending]) -> list[Ending]:
+        return self._active.flows.held.end(wanted)
 
     def take_ended_udp(self) -> bool:
         return self._active.sync.take_ended_udp()

@@ -16,6 +16,7 @@ from ebpflb.dataplane.flows.conntrack import (
     is_udp,
     reverse,
 )
+from ebpflb.dataplane.flows.tcp_records import tcp_records
 from ebpflb.dataplane.flows.timeouts import udp_timeout
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import BackendFlag, CtFlag, CtState, Direction, Hook
@@ -26,7 +27,7 @@ from ebpflb.dataplane.layout.structs import (
     LbSocketKey,
     LbTuple,
 )
-from ebpflb.dataplane.view.connections import flow_state, originals, tcp_records
+from ebpflb.dataplane.view.connections import flow_state, originals
 from ebpflb.model.address import Address, Protocol, format_address
 from ebpflb.model.plan import FrontendKey
 from ebpflb.words.connections import Fate

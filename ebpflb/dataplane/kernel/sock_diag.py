@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.netlink import Netlink, attributes
 from ebpflb.errors import ProbeError
-from ebpflb.model.address import Address, Protocol, address_of
+from ebpflb.model.address import Address, Protocol, SocketAddress, address_of
 
 _NETLINK_SOCK_DIAG = 4
 # inet_diag_req_v2: family, protocol, extensions, states, and then inet_diag_sockid.
@@ -26,6 +26,7 @@ _COOKIE_AT = 40
 # inet_diag_msg: family, state, timer and retransmissions, then the same identity.
 _IDENTITY_AT = 4
 # The rest of inet_diag_msg: expiry, both queues, user, inode. Attributes follow.
+_QUEUES, _QUEUES_AT = struct.Struct("=II"), _IDENTITY_AT + _IDENTITY_SIZE + 4
 _MESSAGE_SIZE = _IDENTITY_AT + _IDENTITY_SIZE + 20
 # INET_DIAG_INFO as an attribute, and in the request.
 _INFO, _WITH_INFO = 2, 1 << 1
@@ -49,14 +50,15 @@ class Sock(IntEnum):
     DESTROY = 21
 
 
-class UdpSocket(NamedTuple):
-    """A connected socket: its cookie, its peer, and its inet_diag_sockid."""
+class ConnectedSocket(NamedTuple):
+    """Its cookie, its peer, and its inet_diag_sockid."""
 
     cookie: int
     peer: Address
     port: int
     family: int
     identity: bytes
+    protocol: Protocol = Protocol.UDP
 
 
 class TcpProgress(NamedTuple):
@@ -69,6 +71,14 @@ class TcpProgress(NamedTuple):
     idle: float
     sent: int
     received: int
+
+
+class TcpConnection(NamedTuple):
+    """An established one. own: this side's address and port. idle: 0 with data under way."""
+
+    socket: ConnectedSocket
+    own: SocketAddress
+    idle: float
 
 
 class OpenSocket(NamedTuple):
@@ -86,9 +96,16 @@ class SockDiag(Netlink):
     def __init__(self) -> None:
         super().__init__(_NETLINK_SOCK_DIAG)
 
-    def connected(self) -> list[UdpSocket]:
+    def connected(self) -> list[ConnectedSocket]:
         """The connected UDP sockets of both families."""
         return [_socket(*found) for found in self._list(Protocol.UDP, _CONNECTED)]
+
+    def connections(self) -> Iterator[TcpConnection]:
+        """The established TCP connections of both families."""
+        for family, body in self._list(Protocol.TCP, _CONNECTED, _WITH_INFO):
+            socket = _socket(family, body)._replace(protocol=Protocol.TCP)
+            own = SocketAddress(*_bound_to(family, body))
+            yield TcpConnection(socket, own, _idle(body))
 
     def cookies(self, protocol: Protocol) -> set[int]:
         """The cookies of all sockets that are bound to a port."""
@@ -118,9 +135,9 @@ class SockDiag(Netlink):
                 for body in bodies:
                     yield family, body
 
-    def destroy(self, one: UdpSocket) -> bool:
+    def destroy(self, one: ConnectedSocket) -> bool:
         """Destroy a socket; False if it is gone."""
-        request = _REQUEST.pack(one.family, Protocol.UDP, 0, _CONNECTED) + one.identity
+        request = _REQUEST.pack(one.family, one.protocol, 0, _CONNECTED) + one.identity
         try:
             self.request(Sock.DESTROY, request)
         except OSError as error:
@@ -139,14 +156,16 @@ def try_to_destroy() -> None:
             if error.errno != errno.ENOENT:
                 raise
             raise ProbeError("the kernel lists no UDP sockets (CONFIG_INET_UDP_DIAG)") from error
-        diag.destroy(UdpSocket(0, Address(bytes(16)), 0, socket.AF_INET, bytes(_IDENTITY_SIZE)))
+        diag.destroy(
+            ConnectedSocket(0, Address(bytes(16)), 0, socket.AF_INET, bytes(_IDENTITY_SIZE))
+        )
 
 
-def _socket(family: int, body: bytes) -> UdpSocket:
+def _socket(family: int, body: bytes) -> ConnectedSocket:
     identity = body[_IDENTITY_AT : _IDENTITY_AT + _IDENTITY_SIZE]
     _, port, _, peer = _IDENTITY.unpack_from(identity)
     number = int.from_bytes(port, "big")
-    return UdpSocket(_cookie(body), _address(family, peer), number, family, identity)
+    return ConnectedSocket(_cookie(body), _address(family, peer), number, family, identity)
 
 
 def _cookie(body: bytes) -> int:
@@ -163,6 +182,12 @@ def _progress(body: bytes) -> TcpProgress | None:
     sent = max(acked - 1 - (state in _OWN_FIN_ACKED), 0)
     received -= state in _PEER_FIN
     return TcpProgress(state, min(sent_ms, received_ms) / 1000, sent, received)
+
+
+def _idle(body: bytes) -> float:
+    """Seconds without data, of a TCP connection; 0 with some that is not acknowledged or read."""
+    progress = _progress(body)
+    return 0.0 if progress is None or any(_QUEUES.unpack_from(body, _QUEUES_AT)) else progress.idle
 
 
 def _bound_to(family: int, body: bytes) -> tuple[Address, int]:

@@ -172,6 +172,12 @@ class Sync:
         with self._loaded() as state:
             return read_failures(state, also)
 
+    def identities(self, ports: Iterable[ServicePortName]) -> Mapping[int, ServicePortName]:
+        """The ids of those that are in the maps. MapError."""
+        with self._loaded() as state:
+            found = {name: state.port(name) for name in ports}
+        return {port.identity: name for name, port in found.items() if port}
+
     def collect(self, quiesced: float | None = None) -> None:
         """Free what was replaced longer ago than the grace time.
 

@@ -7,17 +7,15 @@ goes: programs store neither for each connection.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.flows.conntrack import FLOW_TABLES, reverse
+from ebpflb.dataplane.flows.tcp_records import tcp_records
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import OpenSocket, SockDiag
 from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.structs import (
-    LbConnection,
-    LbConnPlace,
     LbConntrack,
     LbSocket,
     LbSocketKey,
@@ -123,21 +121,6 @@ def _tcp_sockets(
             idle=min(progress.idle, age) if progress and age is not None else None,
             bytes=Directions(original=progress.sent, reply=progress.received) if progress else None,
         )
-
-
-def tcp_records(maps: MapSet, to: bytes = b"") -> Iterator[tuple[int, LbConnection]]:
-    """Cookie and record of each TCP socket that was translated. MapError.
-
-    `to`: an address; without most that do not have it.
-    """
-    for _, value in maps["lb_conn_places"].items():
-        if to in value:
-            place = LbConnPlace.from_buffer_copy(value)
-            if place.cookie:
-                yield place.cookie, place.connection
-    for key, value in maps["lb_connections"].items():
-        if to in value:
-            yield int.from_bytes(key, byteorder), LbConnection.from_buffer_copy(value)
 
 
 def _udp_sockets(maps: MapSet, known: _KnownPorts, sockets: Sockets) -> Iterator[OpenConnection]:

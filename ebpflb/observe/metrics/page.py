@@ -29,6 +29,7 @@ from ebpflb import __version__
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.dsr import Reachability
+from ebpflb.model.extensions.ending import EndReason
 from ebpflb.observe.metrics.kernel import kernel_families
 from ebpflb.observe.metrics.latency_text import latency_lines
 from ebpflb.observe.metrics.service_readings import Reading
@@ -107,6 +108,13 @@ class Metrics:
             "ebpflb_endpoint_ejections_total",
             "Ejections of endpoints because connections to them failed.",
         )
+        self._ended = registry.counter(
+            "ebpflb_connections_ended_total",
+            "TCP connections that were ended because annotations of their Services ask for it.",
+            "reason",
+        )
+        for reason in EndReason:
+            self._ended.labels(reason)
         self._first_connection = registry.histogram(
             "ebpflb_endpoint_first_connection_seconds",
             "Time from an endpoint being in force on this node to its first connection from or "
@@ -208,6 +216,10 @@ class Metrics:
     def ejected(self) -> None:
         """An endpoint was ejected."""
         self._ejections.inc()
+
+    def ended(self, reason: str, count: int) -> None:
+        """So many connections were ended."""
+        self._ended.labels(reason).inc(count)
 
     def first_connection(self, seconds: float) -> None:
         """An endpoint got its first connection this long after it was in force."""

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from ebpflb.dataplane.kernel.namespaces import visit_others
-from ebpflb.dataplane.kernel.sock_diag import OpenSocket, SockDiag, UdpSocket
+from ebpflb.dataplane.kernel.sock_diag import ConnectedSocket, OpenSocket, SockDiag
 from ebpflb.model.address import Protocol, parse_address
 from tests.e2e.harness.waiting import wait_until_equal
 
@@ -26,7 +26,7 @@ def cookie_of(made: socket.socket) -> int:
     return int.from_bytes(made.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8), "little")
 
 
-def find(diag: SockDiag, made: socket.socket) -> UdpSocket | None:
+def find(diag: SockDiag, made: socket.socket) -> ConnectedSocket | None:
     cookie = cookie_of(made)
     return next((each for each in diag.connected() if each.cookie == cookie), None)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node for tests of the loop: the real sync over maps in memory, with injected failures."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from errno import EIO
 
 from ebpflb.agent.interface import Desired, EndedSockets, Errors, ExpiryStep, Refused
@@ -13,6 +13,7 @@ from ebpflb.model.address import Address, Family, format_address
 from ebpflb.model.dsr import Peer, TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
+from ebpflb.model.extensions.ending import Ending, HeldConnection
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
 from tests.memory_maps import memory_maps
@@ -47,6 +48,7 @@ class MemoryNode:
         self.pins_are_lost = False
         self.looks = 0
         self.ended: list[EndedSockets] = []
+        self.held: dict[ServicePortName, list[HeldConnection]] = {}
         self.tunnels = TunnelMaps()
         self.asked: list[PeerQuestion] = []
         self.answering: set[Peer] = set()
@@ -152,6 +154,17 @@ class MemoryNode:
     def expire(self) -> ExpiryStep:
         self._called("expire")
         return self.expired.pop(0) if self.expired else ExpiryStep(0, finished=True)
+
+    def held_connections(
+        self, ports: Collection[ServicePortName]
+    ) -> Mapping[ServicePortName, Sequence[HeldConnection]]:
+        self._called("held")
+        return {name: self.held[name] for name in ports & self.held.keys()}
+
+    def end_connections(self, wanted: Collection[Ending]) -> list[Ending]:
+        for each in wanted:
+            self.held[each.port].remove(each.connection)
+        return list(wanted)
 
     def take_ended_udp(self) -> bool:
         ended, self.ended_udp = self.ended_udp, False

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from ebpflb.dataplane.flows.stale_sockets import Ended, StaleSockets
-from ebpflb.dataplane.kernel.sock_diag import SockDiag, UdpSocket
+from ebpflb.dataplane.kernel.sock_diag import ConnectedSocket, SockDiag
 from ebpflb.dataplane.layout.enums import BackendFlag, Direction
 from ebpflb.dataplane.layout.structs import LbAddr, LbBackend, LbSocket, LbSocketKey, u32
 from ebpflb.errors import ProbeError
@@ -24,15 +24,15 @@ class Namespace:
     """Sockets that are there; each may be ended once."""
 
     def __init__(self, *sockets: tuple[int, Address, int]) -> None:
-        self.sockets = [UdpSocket(*each, 2, b"") for each in sockets]
+        self.sockets = [ConnectedSocket(*each, 2, b"") for each in sockets]
         self.ended: list[int] = []
         self.looks = 0
 
-    def connected(self) -> list[UdpSocket]:
+    def connected(self) -> list[ConnectedSocket]:
         self.looks += 1
         return list(self.sockets)
 
-    def destroy(self, one: UdpSocket) -> bool:
+    def destroy(self, one: ConnectedSocket) -> bool:
         self.sockets.remove(one)
         self.ended.append(one.cookie)
         return True
@@ -147,7 +147,7 @@ def test_a_socket_that_connects_while_it_is_looked_for_is_found_later():
     machine.record(1)
     machine.backend(0)
     assert machine.end() == ({}, True)
-    machine.own.sockets.append(UdpSocket(1, POD, PORT, 2, b""))
+    machine.own.sockets.append(ConnectedSocket(1, POD, PORT, 2, b""))
     assert machine.end() == ({Family.IPV4: 1}, False)
 
 
@@ -166,7 +166,7 @@ def test_a_namespace_that_cannot_be_looked_into_is_an_error_and_everything_is_re
     machine = Machine(Namespace())
     machine.record(1)
     machine.backend(0)
-    machine.own.sockets.append(UdpSocket(1, POD, PORT, 2, b""))
+    machine.own.sockets.append(ConnectedSocket(1, POD, PORT, 2, b""))
     machine.own.destroy = refuse  # type: ignore[assignment]
     with pytest.raises(ProbeError, match="cannot close stale UDP sockets"):
         machine.end()
@@ -174,5 +174,5 @@ def test_a_namespace_that_cannot_be_looked_into_is_an_error_and_everything_is_re
     assert machine.end().sockets == {Family.IPV4: 1}
 
 
-def refuse(_: UdpSocket) -> bool:
+def refuse(_: ConnectedSocket) -> bool:
     raise PermissionError(1, "Operation not permitted")

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the annotations of a Service ask for."""
+
+from dataclasses import dataclass
+
+from ebpflb.model.annotations.lifetime import EndingRules, MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.annotations.weights import Weights
+from ebpflb.words.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """None: the agent's default.
+
+    dsr: whether it has direct server return. ejection: after how many failed connections in a row
+    an endpoint is ejected, 0 for never. weights: None for even ones.
+    """
+
+    scheduler: Scheduler | None = None
+    dsr: bool | None = None
+    ejection: int | None = None
+    weights: Weights | None = None
+    rebalance: Rebalance | None = None
+    max_age: MaxAge | None = None
+    on_endpoint_gone: OnEndpointGone = OnEndpointGone.KEEP
+
+    @property
+    def ending(self) -> EndingRules | None:
+        """Which open connections are ended; None for none."""
+        if self.rebalance is None and self.max_age is None and not self.resets_gone:
+            return None
+        return EndingRules(self.rebalance, self.max_age, self.on_endpoint_gone)
+
+    @property
+    def resets_gone(self) -> bool:
+        return self.on_endpoint_gone is OnEndpointGone.RESET
+
+
+NOTHING = Annotated()

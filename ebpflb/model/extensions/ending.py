@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which open TCP connections of this node are ended, so that their clients connect anew.
+
+A connection stays where it was opened: when a Service gets more endpoints, the new ones stay idle
+while clients keep their connections. So idle connections of the endpoints that have most are ended,
+oldest first, at a rate, until the connections of this node are spread by the weights. A node may
+have fewer connections than there are endpoints; then each that was opened before the last endpoint
+came is ended or stays, as likely as it would be elsewhere had it been opened now.
+
+Connections that are too old, and those of endpoints that are gone, are ended as well. All of it is
+asked for by annotations. Times are in seconds, by any clock that never goes back.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from fractions import Fraction
+from hashlib import blake2b
+from math import ceil, inf
+from typing import NamedTuple
+
+from ebpflb.model.address import WILDCARD, Protocol, SocketAddress, family_of
+from ebpflb.model.annotations.lifetime import EndingRules, MaxAge, OnEndpointGone
+from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.plan import Frontend, FrontendKey, place_of
+from ebpflb.model.service import Service, ServiceName, ServicePortName
+
+# How much more than its share an endpoint may have: an even spread by chance is not even.
+_TOLERANCE = Fraction(11, 10)
+# The rate is kept over this time.
+_BURST_SECONDS = 10.0
+
+
+class EndReason(StrEnum):
+    """Why a connection is ended."""
+
+    GONE = "endpoint_gone"
+    AGE = "max_age"
+    UNEVEN = "uneven"
+
+
+class HeldConnection(NamedTuple):
+    """An established connection. cookie: of its socket. idle: 0 with data under way.
+
+    frontend: as the client addressed it. is_outside: whether the client is, for traffic policies.
+    """
+
+    cookie: int
+    frontend: SocketAddress
+    is_outside: bool
+    backend: SocketAddress
+    age: float
+    idle: float
+
+
+class Ending(NamedTuple):
+    """A connection to be ended, if it still has been idle for so many seconds."""
+
+    port: ServicePortName
+    connection: HeldConnection
+    reason: EndReason
+    idle: float
+
+
+class _Offer(NamedTuple):
+    """The endpoints of a frontend for some clients, and when the last one came."""
+
+    places: frozenset[SocketAddress]
+    grown: float
+
+
+class _Peers(NamedTuple):
+    """Connections that could have the same endpoints, by weight. grown: when the last one came."""
+
+    weights: Mapping[SocketAddress, int]
+    grown: float
+    held: list[HeldConnection]
+
+
+class Endings:
+    """Chooses connections, within the rate of each Service."""
+
+    def __init__(self) -> None:
+        self._offers: dict[ServiceName, dict[tuple[FrontendKey, bool], _Offer]] = {}
+        # How many connections of a Service may be ended, as of when.
+        self._credit: dict[ServiceName, tuple[float, float]] = {}
+
+    def choose(
+        self,
+        service: Service,
+        frontends: Sequence[Frontend],
+        slices: Collection[EndpointSlice],
+        held: Mapping[ServicePortName, Sequence[HeldConnection]],
+        now: float,
+    ) -> list[Ending]:
+        """The connections of one Service to end now. `frontends`: as planned."""
+        rules = service.annotated.ending
+        if rules is None or not frontends:
+            return []
+        self._follow(service.name, frontends, now)
+        gone, wanted = list[Ending](), list[Ending]()
+        for port, places in _places(service, slices).items():
+            mine = held.get(port, ())
+            if rules.on_gone is OnEndpointGone.RESET:
+                lost = (each for each in mine if each.backend not in places)
+                gone += (Ending(port, each, EndReason.GONE, 0) for each in lost)
+            there = (each for each in mine if each.backend in places)
+            for peers in self._peers(service.name, port, frontends, there):
+                due = _due(peers, rules, now)
+                wanted += (Ending(port, each, reason, rules.idle) for each, reason in due)
+        return gone + wanted[: self._take(service.name, rules, len(wanted), now)]
+
+    def keep(self, names: Collection[ServiceName]) -> None:
+        """Forget all other Services."""
+        self._credit = {name: each for name, each in self._credit.items() if name in names}
+        self._offers = {name: each for name, each in self._offers.items() if name in names}
+
+    def _follow(self, name: ServiceName, frontends: Iterable[Frontend], now: float) -> None:
+        """Note when endpoints came; those of the first call have always been there."""
+        before, offers = self._offers.get(name, {}), {}
+        for frontend in frontends:
+            for is_outside in (False, True):
+                places = frozenset(_weights(frontend, is_outside=is_outside))
+                known = before.get((frontend.key, is_outside), _Offer(places, -inf))
+                grown = now if places - known.places else known.grown
+                offers[frontend.key, is_outside] = _Offer(places, grown)
+        self._offers[name] = offers
+
+    def _peers(
+        self,
+        name: ServiceName,
+        port: ServicePortName,
+        frontends: Iterable[Frontend],
+        held: Iterable[HeldConnection],
+    ) -> Iterable[_Peers]:
+        own = {each.key: each for each in frontends if each.service == port}
+        found: dict[frozenset[SocketAddress], _Peers] = {}
+        for each in held:
+            frontend = _addressed(own, each.frontend, port.protocol)
+            if frontend is None:
+                continue
+            offer = self._offers[name][frontend.key, each.is_outside]
+            if offer.places not in found:
+                weights = _weights(frontend, is_outside=each.is_outside)
+                found[offer.places] = _Peers(weights, offer.grown, [])
+            found[offer.places].held.append(each)
+        return found.values()
+
+    def _take(self, name: ServiceName, rules: EndingRules, wanted: int, now: float) -> int:
+        """How many of the wanted connections the rate allows."""
+        if not rules.rebalance:
+            return wanted
+        rate = rules.rebalance.per_minute / 60
+        most = max(1.0, rate * _BURST_SECONDS)
+        credit, since = self._credit.get(name, (most, now))
+        credit = min(most, credit + (now - since) * rate)
+        taken = min(wanted, int(credit))
+        self._credit[name] = credit - taken, now
+        return taken
+
+
+def _places(
+    service: Service, slices: Collection[EndpointSlice]
+) -> Mapping[ServicePortName, Collection[SocketAddress]]:
+    """All endpoints that the slices name, whatever their state is."""
+    found: dict[ServicePortName, set[SocketAddress]] = defaultdict(set)
+    for port in service.ports:
+        found[port.name].update(map(place_of, endpoints_of(port, slices)))
+    return found
+
+
+def _addressed(
+    frontends: Mapping[FrontendKey, Frontend], at: SocketAddress, protocol: Protocol
+) -> Frontend | None:
+    """The frontend that a client addressed; a NodePort has any address of the node."""
+    own = frontends.get(FrontendKey(*at, protocol))
+    return own or frontends.get(FrontendKey(WILDCARD[family_of(at.address)], at.port, protocol))
+
+
+def _weights(frontend: Frontend, *, is_outside: bool) -> Mapping[SocketAddress, int]:
+    choice = frontend.others if is_outside else frontend.local
+    return {SocketAddress(each.address, each.port): 1 for each in choice.backends}
+
+
+def _due(
+    peers: _Peers, rules: EndingRules, now: float
+) -> Iterator[tuple[HeldConnection, EndReason]]:
+    """The idle ones that are too old or too many at their endpoint, oldest first."""
+    held = sorted(peers.held, key=lambda each: each.age, reverse=True)
+    idle = [each for each in held if each.idle >= rules.idle]
+    surplus = _surplus(peers, idle, now) if rules.rebalance else frozenset()
+    for each in idle:
+        if rules.max_age and _is_too_old(each, rules.max_age):
+            yield each, EndReason.AGE
+        elif each in surplus:
+            yield each, EndReason.UNEVEN
+
+
+def _surplus(
+    peers: _Peers, idle: Iterable[HeldConnection], now: float
+) -> Collection[HeldConnection]:
+    """Those above an even share; those at an endpoint that gets no new ones may stay."""
+    counts = Counter(each.backend for each in peers.held if each.backend in peers.weights)
+    connections, total = counts.total(), sum(peers.weights.values())
+    found = set()
+    for each in idle:
+        if each.backend not in peers.weights:
+            continue
+        share = Fraction(connections * peers.weights[each.backend], total)
+        is_spare = counts[each.backend] > ceil(share * _TOLERANCE)
+        was_before = now - each.age < peers.grown
+        if is_spare or (share < 1 and was_before and _chance(each.cookie) >= share):
+            counts[each.backend] -= 1
+            found.add(each)
+    return found
+
+
+def _is_too_old(held: HeldConnection, limit: MaxAge) -> bool:
+    deviation = limit.percent / 100 * (2 * _chance(held.cookie) - 1)
+    return held.age > limit.seconds * (1 + deviation)
+
+
+def _chance(cookie: int) -> Fraction:
+    """From 0 to 1, always the same for a connection."""
+    digest = blake2b(cookie.to_bytes(8, "big"), digest_size=4).digest()
+    return Fraction(int.from_bytes(digest, "big"), 2**32)
