@@ -18,7 +18,7 @@ _log = logging.getLogger("ebpflb.agent")
 
 # A pass looks into all network namespaces.
 _PERIOD_SECONDS = 10.0
-# After a change, if endpoints may be gone whose connections are to be reset.
+# After a change, if endpoints may be gone whose connections are to be reset; and after some ended.
 _PAUSE_SECONDS = 1.0
 
 
@@ -58,21 +58,24 @@ class EndingConnections:
         self._endings.keep({each.name for each in services})
         if not services:
             return
-        self._timers.ensure(Task.END, _PERIOD_SECONDS)
+        wait = _PERIOD_SECONDS
         try:
-            self._end(services)
+            if self._end(services):
+                wait = _PAUSE_SECONDS
         except EbpflbError as error:
             if not self._is_failing:
-                _log.error("%s", error, extra=fields(again_in_seconds=_PERIOD_SECONDS))
+                _log.error("%s", error, extra=fields(again_in_seconds=wait))
             self._is_failing = True
         else:
             self._is_failing = False
+        self._timers.ensure(Task.END, wait)
 
     def _services(self) -> list[Service]:
         found = map(self._changes.served, self._changes.with_ending)
         return [each for each in found if each]
 
-    def _end(self, services: list[Service]) -> None:
+    def _end(self, services: list[Service]) -> bool:
+        """Whether any connection was ended."""
         held = self._dataplane.held_connections(
             {port.name for service in services for port in service.ports}
         )
@@ -88,6 +91,7 @@ class EndingConnections:
         self._tell(ended, "connections ended")
         for reason, count in Counter(each.reason for each in ended).items():
             self._observers.metrics.ended(reason, count)
+        return bool(ended)
 
     def _tell(self, endings: list[Ending], text: str) -> None:
         counts = Counter((ServiceName(*each.port[:2]), each.reason) for each in endings)

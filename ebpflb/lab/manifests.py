@@ -11,6 +11,7 @@ import yaml
 
 from ebpflb.errors import ConfigError
 from ebpflb.lab.layout import Layout, Ranges, Seat
+from ebpflb.words.annotations import PREFIX
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _NAMESPACE = "default"
@@ -23,7 +24,8 @@ class ServiceSpec:
     """A Service in front of pods of the lab, TCP and UDP on one port.
 
     number: makes its addresses unique within the lab: the ClusterIP and, with type LoadBalancer,
-    the ingress IP, in each family. spec: further fields of the Service's spec.
+    the ingress IP, in each family. spec: further fields of the Service's spec. annotations: without
+    their prefix ebpflb.io/.
     """
 
     name: str
@@ -32,6 +34,7 @@ class ServiceSpec:
     port: int = 80
     node_port: int = 0
     spec: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def examples(layout: Layout) -> list[dict[str, Any]]:
@@ -77,6 +80,9 @@ def service(layout: Layout, spec: ServiceSpec) -> dict[str, Any]:
             **spec.spec,
         },
     }
+    if spec.annotations:
+        annotations = {f"{PREFIX}{name}": text for name, text in spec.annotations.items()}
+        made["metadata"]["annotations"] = annotations
     if spec.kind == "LoadBalancer":
         ingress = [{"ip": ingress_ip(ranges, spec.number)} for ranges in layout.ranges]
         made["status"] = {"loadBalancer": {"ingress": ingress}}

@@ -134,7 +134,8 @@ class HeldConnections:
             source, backend = _sockets_of(to)
             client, frontend = _sockets_of(key)
             known = _Translated(port, frontend, hook == _OUTSIDE, backend, created)
-            yield (client, frontend), known
+            if not known.is_outside:
+                yield (client, frontend), known
             yield (backend, source), known
 
 

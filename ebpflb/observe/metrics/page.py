@@ -104,24 +104,7 @@ class Metrics:
         self._expired = registry.counter(
             "ebpflb_conntrack_expired_total", "Flow entries that timed out."
         )
-        self._ejections = registry.counter(
-            "ebpflb_endpoint_ejections_total",
-            "Ejections of endpoints because connections to them failed.",
-        )
-        self._ended = registry.counter(
-            "ebpflb_connections_ended_total",
-            "TCP connections that were ended because annotations of their Services ask for it.",
-            "reason",
-        )
-        for reason in EndReason:
-            self._ended.labels(reason)
-        self._first_connection = registry.histogram(
-            "ebpflb_endpoint_first_connection_seconds",
-            "Time from an endpoint being in force on this node to its first connection from or "
-            "through it, seen at most a second late; endpoints that wait longer than 5 minutes "
-            "are not observed.",
-            buckets=_FIRST_CONNECTION_BUCKETS,
-        )
+        self._endpoints = _Endpoints(registry)
         # kube-proxy deletes entries of the kernel's conntrack; ebpflb closes sockets instead.
         self._reconciler_duration = registry.histogram(
             "kubeproxy_conntrack_reconciler_sync_duration_seconds",
@@ -215,15 +198,15 @@ class Metrics:
 
     def ejected(self) -> None:
         """An endpoint was ejected."""
-        self._ejections.inc()
+        self._endpoints.ejections.inc()
 
     def ended(self, reason: str, count: int) -> None:
         """So many connections were ended."""
-        self._ended.labels(reason).inc(count)
+        self._endpoints.ended.labels(reason).inc(count)
 
     def first_connection(self, seconds: float) -> None:
         """An endpoint got its first connection this long after it was in force."""
-        self._first_connection.observe(seconds)
+        self._endpoints.first_connection.observe(seconds)
 
     def page(self, wanted: TextFormat = PLAIN) -> Answer:
         """The /metrics page; without the kernel's metrics if the maps cannot be read."""
@@ -248,6 +231,28 @@ class _Registry(CollectorRegistry):
         self, name: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS
     ) -> Histogram:
         return Histogram(name, text, labels, buckets=buckets, registry=self)
+
+
+class _Endpoints:
+    def __init__(self, registry: _Registry) -> None:
+        self.ejections = registry.counter(
+            "ebpflb_endpoint_ejections_total",
+            "Ejections of endpoints because connections to them failed.",
+        )
+        self.ended = registry.counter(
+            "ebpflb_connections_ended_total",
+            "TCP connections that were ended because annotations of their Services ask for it.",
+            "reason",
+        )
+        for reason in EndReason:
+            self.ended.labels(reason)
+        self.first_connection = registry.histogram(
+            "ebpflb_endpoint_first_connection_seconds",
+            "Time from an endpoint being in force on this node to its first connection from or "
+            "through it, seen at most a second late; endpoints that wait longer than 5 minutes "
+            "are not observed.",
+            buckets=_FIRST_CONNECTION_BUCKETS,
+        )
 
 
 class _Syncs:

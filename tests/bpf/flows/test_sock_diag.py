@@ -3,13 +3,14 @@
 
 import errno
 import socket
+from contextlib import ExitStack
 
 import pytest
 
 from ebpflb.dataplane.kernel.namespaces import visit_others
 from ebpflb.dataplane.kernel.sock_diag import ConnectedSocket, OpenSocket, SockDiag
 from ebpflb.model.address import Protocol, parse_address
-from tests.e2e.harness.waiting import wait_until_equal
+from tests.e2e.harness.waiting import wait_until, wait_until_equal
 
 SO_COOKIE = 57
 PORT = 9
@@ -75,6 +76,48 @@ def test_all_sockets_that_have_a_port_are_listed_until_they_are_closed(address: 
         for each in (*made, *connections):
             each.close()
         assert not datagrams & diag.cookies(Protocol.UDP)
+
+
+@pytest.mark.parametrize(("family", "address"), FAMILIES[:2])
+def test_a_tcp_connection_is_found_with_both_ends_and_ends_at_both(family: int, address: str):
+    with ExitStack() as stack:
+        diag = stack.enter_context(SockDiag())
+        server = stack.enter_context(socket.create_server((address, 0), family=family))
+        made = stack.enter_context(socket.create_connection(server.getsockname()[:2]))
+        accepted = stack.enter_context(server.accept()[0])
+        for each in (made, accepted):
+            each.settimeout(1)
+        (found,) = (each for each in diag.connections() if each.socket.cookie == cookie_of(made))
+        assert found.own == (parse_address(address), made.getsockname()[1])
+        assert (found.socket.peer, found.socket.port) == (
+            parse_address(address),
+            server.getsockname()[1],
+        )
+        assert diag.destroy(found.socket)
+        assert not diag.destroy(found.socket)
+        with pytest.raises(ConnectionAbortedError):
+            made.recv(1)
+        with pytest.raises(ConnectionResetError):
+            accepted.recv(1)
+
+
+def test_a_connection_with_unread_data_is_not_idle():
+    with ExitStack() as stack:
+        diag = stack.enter_context(SockDiag())
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        made = stack.enter_context(socket.create_connection(server.getsockname()))
+        accepted = stack.enter_context(server.accept()[0])
+        cookie = cookie_of(accepted)
+
+        def is_idle() -> bool:
+            (idle,) = (each.idle for each in diag.connections() if each.socket.cookie == cookie)
+            return idle > 0
+
+        wait_until(is_idle, "it is idle")
+        made.send(b"x")
+        wait_until_equal(is_idle, False)
+        accepted.recv(1)
+        wait_until(is_idle, "it is idle again")
 
 
 def test_a_socket_with_another_cookie_is_left_alone():

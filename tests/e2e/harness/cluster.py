@@ -44,11 +44,23 @@ class Cluster:
         """The IP versions of the lab."""
         return self.lab.config.family.versions
 
-    def new(self, kind: str = "NodePort", **spec: Any) -> ServiceSpec:
-        """A Service that no other test uses; keywords are fields of its spec."""
+    def new(
+        self, kind: str = "NodePort", annotations: Mapping[str, str] | None = None, **spec: Any
+    ) -> ServiceSpec:
+        """A Service that no other test uses; keywords are fields of its spec.
+
+        annotations: without their prefix ebpflb.io/.
+        """
         number = next(self._numbers)
         node_port = 0 if kind == "ClusterIP" else _FIRST_NODE_PORT + number
-        return ServiceSpec(f"service-{number}", number, kind, node_port=node_port, spec=spec)
+        return ServiceSpec(
+            f"service-{number}",
+            number,
+            kind,
+            node_port=node_port,
+            spec=spec,
+            annotations=annotations or {},
+        )
 
     def serve(
         self,

@@ -76,7 +76,7 @@ def _bad_services(cluster: Cluster) -> Iterator[ServiceSpec]:
     yield cluster.serve(cluster.new(), lab.pods, target_port=9, wait=False)
     limited = cluster.new("LoadBalancer", loadBalancerSourceRanges=_NOBODY)
     yield cluster.serve(limited, lab.pods, wait=False)
-    local = {"externalTrafficPolicy": "Local", "healthCheckNodePort": _TAKEN}
+    local: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": _TAKEN}
     yield cluster.serve(cluster.new("LoadBalancer", **local), there, wait=False)
     yield cluster.serve(cluster.new(sessionAffinity="ClientIP"), lab.pods, wait=False)
     first = cluster.serve(cluster.new("ClusterIP"), lab.pods, wait=False)

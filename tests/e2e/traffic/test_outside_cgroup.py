@@ -4,6 +4,8 @@
 The sockets are created inside the pod's namespace, but outside the cgroup with the hooks.
 """
 
+from typing import Any
+
 import pytest
 
 from tests.e2e.harness.cluster import Cluster, address_of
@@ -18,7 +20,7 @@ VERSIONS = pytest.mark.parametrize("version", [4, 6])
 EACH = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
-def frontends(cluster: Cluster, version: int, **spec: object) -> list[tuple[str, int]]:
+def frontends(cluster: Cluster, version: int, **spec: Any) -> list[tuple[str, int]]:
     """Every kind of address of a Service with a pod of the other node."""
     lab = cluster.lab
     made = cluster.serve(cluster.new("LoadBalancer", **spec), [lab.pod("pod-2-1")])

@@ -54,10 +54,15 @@ class Node:
         self.look()
 
     def open(self, pod: int, count: int = 1, **fields: Any) -> None:
-        usual = {"age": 100.0, "idle": 60.0, "frontend": VIP, "is_outside": False} | fields
+        usual: dict[str, Any] = {
+            "age": 100.0,
+            "idle": 60.0,
+            "frontend": VIP,
+            "is_outside": False,
+        } | fields
         for _ in range(count):
             cookie = len(self.held) + 1
-            self.held.append(HeldConnection(cookie, backend=place(pod), **usual))
+            self.held.append(HeldConnection(cookie, backend=place(pod), **usual | fields))
 
     def look(self) -> list[Ending]:
         pieces = [endpoint_slice("web-1", *self.endpoints)]
