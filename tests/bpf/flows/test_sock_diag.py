@@ -101,7 +101,7 @@ def test_a_tcp_connection_is_found_with_both_ends_and_ends_at_both(family: int, 
             accepted.recv(1)
 
 
-def test_a_connection_with_unread_data_is_not_idle():
+def test_a_connection_with_unread_bytes_is_not_idle():
     with ExitStack() as stack:
         diag = stack.enter_context(SockDiag())
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
