@@ -9,6 +9,7 @@
 #include "ct_sequence.h"
 #include "ejection.h"
 #include "filter.h"
+#include "latency.h"
 #include "flow_record.h"
 #include "maps.h"
 #include "packet.h"
@@ -214,6 +215,9 @@ static __always_inline void lb_conntrack_track_syn(struct lb_packet *pkt,
 	struct lb_conntrack *reply;
 	struct lb_client_key client;
 
+	if (entry->direction == LB_DIR_REPLY && !(entry->state & LB_CT_SYN))
+		lb_latency_note(entry->desc_flags, entry->backend, entry->serial,
+				pkt->now - entry->created);
 	entry->state |= LB_CT_SYN;
 	if (entry->direction == LB_DIR_REPLY) {
 		if (pkt->tuple.proto != IPPROTO_TCP)

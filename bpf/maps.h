@@ -46,6 +46,8 @@ LB_MAP_READ("array", int, struct lb_backend, lb_backends, LB_MAX_BACKENDS);
 LB_MAP("array", int, struct lb_failures, lb_failures, LB_MAX_BACKENDS);
 /* Backend index -> open connections, for the scheduler that compares them. */
 LB_MAP("array", int, __s64, lb_open, LB_MAX_BACKENDS);
+/* Backend index -> how long it takes to answer, for the scheduler that compares that. */
+LB_MAP("array", int, struct lb_latency, lb_latencies, LB_MAX_BACKENDS);
 /* Endpoint of this node, also of Services without DSR -> its index in lb_backends. */
 LB_MAP_READ_BY_USE("hash", struct lb_pod_key, __u32, lb_pods_here, LB_MAX_BACKENDS);
 /* Pod on another node -> the address of that node, to which its packets are tunneled. */

@@ -4,6 +4,7 @@
 #define LB_SCHEDULER_H
 
 #include "flow_hash.h"
+#include "latency.h"
 #include "maps.h"
 #include "open_connections.h"
 
@@ -14,6 +15,7 @@ enum lb_scheduler {
 	LB_SCHEDULER_LEAST_CONNECTIONS = 2,
 	LB_SCHEDULER_SOURCE_HASH = 3,
 	LB_SCHEDULER_MAGLEV = 4,
+	LB_SCHEDULER_LOWEST_LATENCY = 5,
 };
 
 /* A flow to be opened, with everything that the choice of its backend depends on. */
@@ -52,19 +54,27 @@ static __always_inline __u32 lb_turn_take(int index)
 	return turn;
 }
 
-static __always_inline __s64 lb_scheduler_open_at(__u32 slot)
+/*
+ * Open connections; or the latency, times one more than these, as if each had to wait for those before
+ * it: so a fast backend does not get everything (peak EWMA, as in Finagle and linkerd).
+ */
+static __always_inline __s64 lb_scheduler_load_at(const struct lb_desc *desc, __u32 slot)
 {
 	int i = slot;
 	__u32 *backend = lb_slots.lookup(&i);
+	__s64 open = backend ? lb_open_of(*backend) : 0;
 
-	return backend ? lb_open_of(*backend) : 0;
+	if (!backend || desc->scheduler != LB_SCHEDULER_LOWEST_LATENCY)
+		return open;
+	return (open > 0 ? open + 1 : 1) * (__s64)(lb_latency_of(*backend) + 1);
 }
 
 /*
- * Of two random slots, the one with fewer open connections: nearly as even as the minimum of all,
- * and connections opened at the same time do not all go to the same one.
+ * Of two random slots, the one with less load: nearly as even as the minimum of all, and connections
+ * opened at the same time do not all go to the same one.
  */
-static __always_inline __u32 lb_scheduler_emptier_slot(const struct lb_range *range)
+static __always_inline __u32 lb_scheduler_less_loaded_slot(const struct lb_desc *desc,
+							   const struct lb_range *range)
 {
 	__u32 one = bpf_get_prandom_u32() % range->count;
 	__u32 other = one + 1 + bpf_get_prandom_u32() % (range->count - 1);
@@ -73,7 +83,7 @@ static __always_inline __u32 lb_scheduler_emptier_slot(const struct lb_range *ra
 		return range->base;
 	other = range->base + other % range->count;
 	one += range->base;
-	return lb_scheduler_open_at(other) < lb_scheduler_open_at(one) ? other : one;
+	return lb_scheduler_load_at(desc, other) < lb_scheduler_load_at(desc, one) ? other : one;
 }
 
 /* The slot of a hash: in the table, or without one in the range itself, which differs by node. */
@@ -129,8 +139,9 @@ static __always_inline __u32 lb_scheduler_slot(const struct lb_opening *opening)
 		return opening->hashed_slot;
 	if (opening->number)
 		return range->base + (opening->number - 1) % range->count;
-	if (opening->desc->scheduler == LB_SCHEDULER_LEAST_CONNECTIONS)
-		return lb_scheduler_emptier_slot(range);
+	if (opening->desc->scheduler == LB_SCHEDULER_LEAST_CONNECTIONS ||
+	    opening->desc->scheduler == LB_SCHEDULER_LOWEST_LATENCY)
+		return lb_scheduler_less_loaded_slot(opening->desc, range);
 	if (opening->desc->scheduler == LB_SCHEDULER_ROUND_ROBIN)
 		number = lb_turn_take(opening->turn);
 	else

@@ -47,6 +47,7 @@ enum lb_desc_flag {
 	LB_DESC_MASQUERADE = 1 << 3,    /* the backend sees an address of this node */
 	LB_DESC_COUNTS_OPEN = 1 << 4,   /* its connections are counted in lb_open */
 	LB_DESC_DSR = 1 << 5,           /* pods elsewhere see the client and answer it directly */
+	LB_DESC_TIMED = 1 << 9,         /* its backends' answers are timed in lb_latencies */
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */
@@ -115,6 +116,12 @@ struct lb_failures {
 	__u64 failed;
 	__u64 tried;
 	__u64 busy_until; /* CLOCK_MONOTONIC in ns */
+};
+
+/* How long a backend takes to answer: us, 0 if unknown. measured: see latency.h. */
+struct lb_latency {
+	__u32 average;
+	__u32 measured;
 };
 
 /* Zero-terminated; for tools that only have the pins. */

@@ -14,6 +14,7 @@
 #include "filter.h"
 #include "flow_record.h"
 #include "histogram.h"
+#include "latency.h"
 #include "maps.h"
 #include "sock_nat.h"
 #include "sock_traffic.h"
@@ -198,6 +199,17 @@ static __always_inline void lb_connection_end(struct bpf_sock_ops *ctx,
 	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);
 }
 
+/* Without a smoothed round trip time, as after a repeated SYN, the handshake's. */
+static __always_inline void lb_connection_note_latency(struct bpf_sock_ops *ctx,
+						       const struct lb_connection *connection)
+{
+	__u64 took = (ctx->srtt_us >> 3) * 1000ULL;
+
+	if (!took)
+		took = lb_now() - connection->started;
+	lb_latency_note(connection->desc_flags, connection->backend, connection->serial, took);
+}
+
 static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 						    struct lb_connection *connection)
 {
@@ -205,6 +217,7 @@ static __always_inline void lb_connection_establish(struct bpf_sock_ops *ctx,
 	struct lb_client_key client;
 
 	connection->state |= LB_CONN_ESTABLISHED;
+	lb_connection_note_latency(ctx, connection);
 	if (lb_backend_is_watched(connection->backend, connection->serial)) {
 		lb_ejection_note_success(connection->backend);
 		lb_connection_client(ctx, connection, &client);

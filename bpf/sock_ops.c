@@ -31,6 +31,7 @@ static __always_inline void lb_sock_ops_flush(struct bpf_sock_ops *ctx)
 		return;
 	connection->flushed = now;
 	lb_connection_note_fins(ctx, connection);
+	lb_connection_note_latency(ctx, connection);
 	lb_connection_flush(ctx, connection, &progress);
 }
 

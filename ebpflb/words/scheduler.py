@@ -13,7 +13,8 @@ class Scheduler(StrEnum):
 
     LEAST_CONNECTIONS: of two at random the one with fewer open connections from this node.
     SOURCE_HASH: by the client's address. MAGLEV: by the client's address and port and the frontend.
-    For these two, all nodes choose the same backend. The order is that of enum lb_scheduler.
+    For these two, all nodes choose the same backend. LOWEST_LATENCY: of two at random the one that
+    answers this node faster, times its open connections. The order is that of enum lb_scheduler.
     """
 
     RANDOM = "random"
@@ -21,6 +22,7 @@ class Scheduler(StrEnum):
     LEAST_CONNECTIONS = "least-connections"
     SOURCE_HASH = "source-hash"
     MAGLEV = "maglev"
+    LOWEST_LATENCY = "lowest-latency"
 
     @property
     def has_table(self) -> bool:
@@ -30,4 +32,8 @@ class Scheduler(StrEnum):
     @property
     def counts_open(self) -> bool:
         """Whether the open connections to its backends are counted."""
-        return self is Scheduler.LEAST_CONNECTIONS
+        return self in (Scheduler.LEAST_CONNECTIONS, Scheduler.LOWEST_LATENCY)
+
+    @property
+    def measures_latency(self) -> bool:
+        return self is Scheduler.LOWEST_LATENCY

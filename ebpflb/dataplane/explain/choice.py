@@ -126,6 +126,8 @@ def _scheduled(
     scheduler = SCHEDULERS[desc.scheduler]
     if scheduler is Scheduler.LEAST_CONNECTIONS:
         return None, "of two at random, the one with fewer connections from this node"
+    if scheduler is Scheduler.LOWEST_LATENCY:
+        return None, "of two at random, the one that answers this node faster, by its connections"
     if not scheduler.has_table:
         return None, ""
     if hashed.client is None:

@@ -180,6 +180,7 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
     ),
     "lb_failures": MapSpec(MapType.ARRAY, u32, structs.LbFailures, "backends", WhenFull.GROWS),
     "lb_open": MapSpec(MapType.ARRAY, u32, s64, "backends", WhenFull.GROWS),
+    "lb_latencies": MapSpec(MapType.ARRAY, u32, structs.LbLatency, "backends", WhenFull.GROWS),
     "lb_pods_here": MapSpec(
         MapType.HASH, structs.LbPodKey, u32, "backends", WhenFull.GROWS, _READ_BY_USE
     ),

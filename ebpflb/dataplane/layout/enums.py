@@ -30,6 +30,7 @@ class DescFlag(IntFlag):
     LB_DESC_MASQUERADE = 8
     LB_DESC_COUNTS_OPEN = 16
     LB_DESC_DSR = 32
+    LB_DESC_TIMED = 512
 
 
 class SchedulerCode(IntEnum):

@@ -4,7 +4,7 @@
 Packing uses `struct`, ten times as fast as the ctypes mirrors in structs.py.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from errno import ENAMETOOLONG
 from sys import byteorder, intern
 from typing import NamedTuple, Self
@@ -28,6 +28,7 @@ _DESC = packed_format(structs.LbDesc)
 _ADDR_STATE = packed_format(structs.LbAddrState)
 _NAME = packed_format(structs.LbName)
 _NAME_LENGTH = 63
+_LATENCY = packed_format(structs.LbLatency)
 _SUBNET = packed_format(structs.LbSubnet)
 # The bits of the ifindex come before those of the address.
 _IFINDEX_BITS = 32
@@ -163,6 +164,15 @@ def pack_open(count: int) -> bytes:
     return count.to_bytes(8, byteorder, signed=True)
 
 
+def mean_latency(values: Iterable[bytes]) -> bytes:
+    """A value in lb_latencies between these; zero, which is unknown, without any."""
+    found = [_LATENCY.unpack(each) for each in values]
+    known = [each for each in found if each[0]]
+    if not known:
+        return _LATENCY.pack(0, 0)
+    return _LATENCY.pack(sum(average for average, _ in known) // len(known), max(known)[1])
+
+
 def unpack_open(value: bytes) -> int:
     """The reverse of `pack_open()`; a count may be a little below zero."""
     return int.from_bytes(value, byteorder, signed=True)
@@ -266,6 +276,7 @@ def desc_flags(frontend: Frontend) -> int:
     flags |= enums.DescFlag.LB_DESC_EXTERNAL_LOCAL * external
     flags |= enums.DescFlag.LB_DESC_MASQUERADE * frontend.masquerade
     flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * frontend.scheduler.counts_open
+    flags |= enums.DescFlag.LB_DESC_TIMED * frontend.scheduler.measures_latency
     flags |= enums.DescFlag.LB_DESC_DSR * frontend.dsr
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
 

@@ -123,6 +123,10 @@ class LbFailures(Struct):
     ]
 
 
+class LbLatency(Struct):
+    _fields_ = [("average", u32), ("measured", u32)]
+
+
 class LbAddrState(Struct, flags=enums.AddrFlag):
     _fields_ = [("flags", u64), ("addr", LbAddr)]
 

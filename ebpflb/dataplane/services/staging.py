@@ -8,7 +8,7 @@ with it its serial, counters and affinity), and a range with the same backends.
 
 import logging
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import E2BIG
 from typing import NamedTuple, TypeVar
@@ -26,6 +26,7 @@ from ebpflb.dataplane.layout.records import (
     desc_type,
     flags_of,
     if_empty,
+    mean_latency,
     pack_backend,
     pack_index,
     pack_name,
@@ -78,6 +79,8 @@ class Staged:
     failures: list[tuple[int, int]] = field(default_factory=list)
     # Initial counts of open connections of new backends.
     open_counts: list[tuple[int, bytes]] = field(default_factory=list)
+    # The same for latencies.
+    latencies: list[tuple[int, bytes]] = field(default_factory=list)
     slots: list[tuple[IndexRange, bytes]] = field(default_factory=list)
     # Ids of sets of source ranges.
     source_ranges: list[int] = field(default_factory=list)
@@ -154,7 +157,7 @@ class _PortStaging:
         of_node = {backend for each in frontends for backend in each.here}
         here = self._stage_here(of_node, indices, serving)
         if group[0].scheduler.counts_open:
-            self._stage_open_counts({*indices.values(), *here.values()})
+            self._stage_loads({*indices.values(), *here.values()})
         ranges = self._stage_ranges(choices, indices)
         self._staged.kept[self._identity] = self._stage_kept(serving, indices, here)
         self._stage_source_ranges({frontend.allowed_sources for frontend in frontends})
@@ -177,14 +180,19 @@ class _PortStaging:
             known[socket] = self._stage_backend(known.get(socket), socket, flags[socket])
         return {backend: known[socket] for backend, socket in sockets.items()}
 
-    def _stage_open_counts(self, indices: Iterable[int]) -> None:
+    def _stage_loads(self, indices: Collection[int]) -> None:
         """A new backend starts with the mean of the others, or it would get all connections."""
         new = set(self._staged.new_backends).intersection(indices)
-        counts = self._state.maps["lb_open"]
-        others = (counts.lookup(pack_index(index)) for index in set(indices) - new)
-        found = [unpack_open(value) for value in others if value]
-        mean = pack_open(sum(found) // len(found) if found else 0)
+        others = sorted(set(indices) - new)
+        counts = [unpack_open(value) for value in self._values("lb_open", others)]
+        mean = pack_open(sum(counts) // len(counts) if counts else 0)
         self._staged.open_counts += [(index, mean) for index in sorted(new)]
+        latency = mean_latency(self._values("lb_latencies", others))
+        self._staged.latencies += [(index, latency) for index in sorted(new)]
+
+    def _values(self, name: str, indices: Iterable[int]) -> Iterator[bytes]:
+        found = (self._state.maps[name].lookup(pack_index(index)) for index in indices)
+        return (value for value in found if value)
 
     def _stage_here(
         self,

@@ -60,10 +60,9 @@ class Transaction:
         """Write the new items of these Services, and commit them."""
         state = self._state
         self._clear_counters(staged)
-        counts = [
-            (pack_index(index), count) for service in staged for index, count in service.open_counts
-        ]
-        state.maps["lb_open"].update_batch(counts)
+        for name, field in (("lb_open", "open_counts"), ("lb_latencies", "latencies")):
+            found = (each for service in staged for each in getattr(service, field))
+            state.maps[name].update_batch([(pack_index(index), value) for index, value in found])
         for service in staged:
             for index, record in service.backends:
                 state.backends.set(index, record)

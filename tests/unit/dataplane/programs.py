@@ -37,6 +37,7 @@ LOCAL, TERMINATING, USABLE = 1, 2, 4
 SOURCE_RANGES = 4
 COUNTS_OPEN = 16
 DSR = 32
+TIMED = 512
 ID_BITS = 32
 TYPES = {
     FrontendType.CLUSTER_IP: 1,
@@ -50,6 +51,7 @@ SCHEDULERS = {
     Scheduler.LEAST_CONNECTIONS: 2,
     Scheduler.SOURCE_HASH: 3,
     Scheduler.MAGLEV: 4,
+    Scheduler.LOWEST_LATENCY: 5,
 }
 IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
 
@@ -179,7 +181,8 @@ def offer_of(frontend: Frontend) -> Offer:
         internal
         + 2 * external
         + SOURCE_RANGES * bool(frontend.allowed_sources)
-        + COUNTS_OPEN * (frontend.scheduler is Scheduler.LEAST_CONNECTIONS)
+        + COUNTS_OPEN * frontend.scheduler.counts_open
+        + TIMED * (frontend.scheduler is Scheduler.LOWEST_LATENCY)
         + DSR * frontend.dsr,
         SCHEDULERS[frontend.scheduler],
         frontend.affinity_timeout,

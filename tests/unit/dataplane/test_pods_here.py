@@ -11,7 +11,7 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import BackendFlag
 from ebpflb.dataplane.layout.records import pack_open, unpack_open
-from ebpflb.dataplane.layout.structs import LbPodKey, u32
+from ebpflb.dataplane.layout.structs import LbLatency, LbPodKey, u32
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import Protocol, format_address
 from ebpflb.model.plan import Choice, Frontend, FrontendType
@@ -25,7 +25,7 @@ from tests.unit.dataplane.world import World
 
 USABLE, SERVING = BackendFlag.LB_BACKEND_USABLE, BackendFlag.LB_BACKEND_SERVING
 LOCAL, TERMINATING = BackendFlag.LB_BACKEND_LOCAL, BackendFlag.LB_BACKEND_TERMINATING
-FIRST, SECOND = "10.1.0.1", "10.1.0.2"
+FIRST, SECOND, THIRD, FOURTH = (f"10.1.0.{number}" for number in range(1, 5))
 UDP = ServicePortName("default", "web", "", Protocol.UDP)
 
 
@@ -159,6 +159,16 @@ def test_a_pod_is_where_connections_are_counted_like_a_new_backend(world: World)
     change(world, web(here(FIRST), FIRST, SECOND, scheduler=Scheduler.LEAST_CONNECTIONS))
     value = table.lookup(bytes(u32(pods(world)[SECOND])))
     assert unpack_open(value or b"") == 8
+
+
+def test_a_new_backend_has_the_mean_latency_of_those_that_are_known(world: World):
+    fields = {"scheduler": Scheduler.LOWEST_LATENCY}
+    change(world, web(backends(FIRST, SECOND, THIRD), **fields))
+    latencies = world.maps["lb_latencies"]
+    for index, value in enumerate((LbLatency(100, 7), LbLatency(0, 9), LbLatency(300, 8))):
+        latencies.update(bytes(u32(index)), bytes(value))
+    change(world, web(backends(FIRST, SECOND, THIRD, FOURTH), **fields))
+    assert latencies.lookup(bytes(u32(3))) == bytes(LbLatency(200, 8))
 
 
 def restarted(world: World, *frontends: Frontend) -> list[str]:
