@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from ebpflb.model.address import Address, Family, Protocol, family_of, parse_address
-from ebpflb.model.annotations.annotated import Annotated
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, PortEndpoint, SlicePort
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.node import Node
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName
 

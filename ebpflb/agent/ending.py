@@ -11,7 +11,7 @@ from ebpflb.agent.timers import Task, Timers
 from ebpflb.errors import EbpflbError
 from ebpflb.log import fields
 from ebpflb.model.changes import Changes
-from ebpflb.model.extensions.ending import Ending, Endings
+from ebpflb.model.ending.endings import Ending, Endings
 from ebpflb.model.service import Service, ServiceName
 
 _log = logging.getLogger("ebpflb.agent")

@@ -9,7 +9,7 @@ from ebpflb.model.address import Address, Family
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
-from ebpflb.model.extensions.ending import Ending, HeldConnection
+from ebpflb.model.ending.endings import Ending, HeldConnection
 from ebpflb.model.plan import Frontend
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServiceName, ServicePortName

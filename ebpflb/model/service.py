@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ebpflb.model.address import Address, Family, Protocol
-from ebpflb.model.annotations.annotated import NOTHING, Annotated
+from ebpflb.model.extensions.annotated import NOTHING, Annotated
 
 Labels = tuple[tuple[str, str], ...]
 """Key and value of the labels that selectors use, sorted."""

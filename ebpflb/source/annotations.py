@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.config import values
-from ebpflb.model.annotations.annotated import NOTHING, Annotated
-from ebpflb.model.annotations.lifetime import MaxAge, OnEndpointGone, Rebalance
-from ebpflb.model.annotations.weights import HEAVIEST, Share, Weights
+from ebpflb.model.extensions.annotated import NOTHING, Annotated
+from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
 from ebpflb.words.scheduler import Scheduler

@@ -38,7 +38,7 @@ from ebpflb.model.agent_report import NetworkReport, WayReport
 from ebpflb.model.dsr import TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
-from ebpflb.model.extensions.ending import Ending, HeldConnection
+from ebpflb.model.ending.endings import Ending, HeldConnection
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
 

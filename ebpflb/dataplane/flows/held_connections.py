@@ -20,7 +20,7 @@ from ebpflb.dataplane.layout.enums import CtState, Direction, Hook
 from ebpflb.dataplane.layout.structs import LbConntrack, packed_format
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, SocketAddress
-from ebpflb.model.extensions.ending import Ending, HeldConnection
+from ebpflb.model.ending.endings import Ending, HeldConnection
 from ebpflb.model.service import ServicePortName
 
 _FLOW = packed_format(

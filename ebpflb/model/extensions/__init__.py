@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Services have beyond the rules of kube-proxy, if their annotations ask for it."""
+"""What Services can have beyond the rules of kube-proxy, each if an annotation asks for it."""

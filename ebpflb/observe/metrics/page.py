@@ -29,7 +29,7 @@ from ebpflb import __version__
 from ebpflb.errors import EbpflbError
 from ebpflb.model.address import Family
 from ebpflb.model.dsr import Reachability
-from ebpflb.model.extensions.ending import EndReason
+from ebpflb.model.ending.endings import EndReason
 from ebpflb.observe.metrics.kernel import kernel_families
 from ebpflb.observe.metrics.latency_text import latency_lines
 from ebpflb.observe.metrics.service_readings import Reading

@@ -13,7 +13,7 @@ from ebpflb.model.address import Address, Family, format_address
 from ebpflb.model.dsr import Peer, TunnelChange
 from ebpflb.model.dsr_probe import PeerQuestion
 from ebpflb.model.ejection import FailureCounts
-from ebpflb.model.extensions.ending import Ending, HeldConnection
+from ebpflb.model.ending.endings import Ending, HeldConnection
 from ebpflb.model.pod import PodSockets
 from ebpflb.model.service import ServicePortName
 from tests.memory_maps import memory_maps

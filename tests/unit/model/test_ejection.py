@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.model.address import Protocol, SocketAddress
-from ebpflb.model.annotations.annotated import Annotated
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import (
     MOST_WITNESSES,
@@ -21,6 +20,7 @@ from ebpflb.model.ejection import (
     FailureCount,
     Times,
 )
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.words.scheduler import Scheduler

@@ -9,7 +9,7 @@ import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
-from ebpflb.model.annotations.annotated import Annotated
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.source.decode import decode
 from ebpflb.words.scheduler import Scheduler

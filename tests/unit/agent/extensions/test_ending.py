@@ -3,8 +3,8 @@
 
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import SocketAddress
-from ebpflb.model.annotations.lifetime import MaxAge, OnEndpointGone, Rebalance
-from ebpflb.model.extensions.ending import HeldConnection
+from ebpflb.model.ending.endings import HeldConnection
+from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
 from tests.builders import CLUSTER_IP, address, endpoint, endpoint_slice, port_name, service
 from tests.unit.agent.conftest import Bench
 

@@ -12,7 +12,7 @@ from ebpflb.dataplane.kernel.sock_diag import ConnectedSocket, SockDiag, TcpConn
 from ebpflb.dataplane.layout.enums import CtState, Hook
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Protocol, SocketAddress, parse_address
-from ebpflb.model.extensions.ending import Ending, EndReason, HeldConnection
+from ebpflb.model.ending.endings import Ending, EndReason, HeldConnection
 from ebpflb.model.service import ServicePortName
 from tests.unit.dataplane.view.opened import NOW, POD, SERVING, VIP, Opened
 

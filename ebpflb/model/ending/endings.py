@@ -20,8 +20,8 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from ebpflb.model.address import WILDCARD, Protocol, SocketAddress, family_of
-from ebpflb.model.annotations.lifetime import EndingRules, MaxAge, OnEndpointGone
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.extensions.lifetime import EndingRules, MaxAge, OnEndpointGone
 from ebpflb.model.plan import Frontend, FrontendKey, place_of
 from ebpflb.model.service import Service, ServiceName, ServicePortName
 

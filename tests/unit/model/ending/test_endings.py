@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ebpflb.model.address import SocketAddress
-from ebpflb.model.annotations.lifetime import MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.ending.endings import Ending, Endings, EndReason, HeldConnection
 from ebpflb.model.endpoint import Endpoint
-from ebpflb.model.extensions.ending import Ending, Endings, EndReason, HeldConnection
+from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from tests.builders import (

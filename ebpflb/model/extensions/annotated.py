@@ -3,8 +3,8 @@
 
 from dataclasses import dataclass
 
-from ebpflb.model.annotations.lifetime import EndingRules, MaxAge, OnEndpointGone, Rebalance
-from ebpflb.model.annotations.weights import Weights
+from ebpflb.model.extensions.lifetime import EndingRules, MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.weights import Weights
 from ebpflb.words.scheduler import Scheduler
 
 
