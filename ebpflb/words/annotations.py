@@ -16,5 +16,14 @@ DSR = f"{PREFIX}dsr"
 WEIGHTS = f"{PREFIX}weights"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
+# On a Service: NAME or NAMESPACE/NAME of the Service that is its backup.
+BACKUP = f"{PREFIX}backup"
+# On a Service: the namespaces whose Services may have it as their backup, or "*".
+BACKUP_FOR = f"{PREFIX}backup-for"
+# On a Service with a backup: a number of open connections.
+SPILL_AT = f"{PREFIX}spill-at"
 
-ANNOTATIONS = (SCHEDULER, EJECTION, DSR, WEIGHTS, WEIGHT, SOCKET_LB)
+ANNOTATIONS = (
+    *(SCHEDULER, EJECTION, DSR, WEIGHTS, WEIGHT, SOCKET_LB),
+    *(BACKUP, BACKUP_FOR, SPILL_AT),
+)
