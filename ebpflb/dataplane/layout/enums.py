@@ -30,6 +30,8 @@ class DescFlag(IntFlag):
     LB_DESC_MASQUERADE = 8
     LB_DESC_COUNTS_OPEN = 16
     LB_DESC_DSR = 32
+    LB_DESC_SPILLS = 512
+    LB_DESC_ON_BACKUP = 1024
 
 
 class SchedulerCode(IntEnum):

@@ -31,11 +31,13 @@ from ebpflb.model.address import Address, Protocol
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.scheduler import Scheduler
 
 LOCAL, TERMINATING, USABLE = 1, 2, 4
 SOURCE_RANGES = 4
 COUNTS_OPEN = 16
+BACKUP = {BackupUse.NONE: 0, BackupUse.SPILL: 512, BackupUse.ONLY: 1024}
 DSR = 32
 ID_BITS = 32
 TYPES = {
@@ -179,8 +181,9 @@ def offer_of(frontend: Frontend) -> Offer:
         internal
         + 2 * external
         + SOURCE_RANGES * bool(frontend.allowed_sources)
-        + COUNTS_OPEN * (frontend.scheduler is Scheduler.LEAST_CONNECTIONS)
-        + DSR * frontend.dsr,
+        + COUNTS_OPEN * (frontend.scheduler is Scheduler.LEAST_CONNECTIONS or frontend.counts_open)
+        + DSR * frontend.dsr
+        + BACKUP[frontend.backup],
         SCHEDULERS[frontend.scheduler],
         frontend.affinity_timeout,
         frozenset((*each,) for each in frontend.allowed_sources) or None,
