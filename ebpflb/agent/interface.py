@@ -149,6 +149,10 @@ class Dataplane(Protocol):
         """Consecutive failures of endpoints that have any, and of all endpoints of these ports."""
         ...
 
+    def read_open(self, wanted: Iterable[ServicePortName]) -> Mapping[ServicePortName, int]:
+        """The open connections of these ports, as the programs count them."""
+        ...
+
     def take_ended_udp(self) -> bool:
         """Whether a UDP backend may have stopped serving since the last call."""
         ...

@@ -20,6 +20,7 @@ from ebpflb.agent.ejection import Ejecting
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
 from ebpflb.agent.observers import Observers
 from ebpflb.agent.problems import ATTACH, HEALTH_CHECK, SOURCE
+from ebpflb.agent.spilling import Spilling
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
 from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
@@ -103,6 +104,7 @@ class Agent:
             dataplane, observers.metrics, self._timers, clock, periods.sync
         )
         self._ejecting = Ejecting(changes, dataplane, observers, self._timers, clock)
+        self._spilling = Spilling(changes.backups, dataplane, self._timers, clock)
         self._probing = DsrProbing(changes.tunnels, dataplane, self.status, self._timers, clock)
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
@@ -135,6 +137,7 @@ class Agent:
             Task.LISTEN: self._serve_health_checks,
             Task.SOCKETS: self._stale_sockets.run,
             Task.EJECT: self._ejecting.run,
+            Task.SPILL: self._spilling.run,
             Task.PROBE: self._probing.run,
             Task.KEYS: self._follow_keys,
             # Only wakes the loop, which then writes.
@@ -274,6 +277,7 @@ class Agent:
         self._serve_health_checks()
         self._stale_sockets.synced()
         self._ejecting.synced()
+        self._spilling.synced()
         if not self._in_force:
             self._begin(seconds)
 

@@ -30,6 +30,7 @@ class Task(StrEnum):
     ROOM = "check whether flows need more room"
     RULES = "check the netfilter rules of others"
     EJECT = "check failed connections"
+    SPILL = "count open connections of Services that may spill over"
     PROBE = "probe other nodes for DSR"
     KEYS = "read the keys of DSR tunnels"
     SOCKETS = "close UDP sockets of backends that are gone"

@@ -251,6 +251,9 @@ class NodeDataplane:
     def read_failures(self, also: Iterable[ServicePortName]) -> FailureCounts:
         return self._active.sync.failures(also)
 
+    def read_open(self, wanted: Iterable[ServicePortName]) -> Mapping[ServicePortName, int]:
+        return self._active.sync.open_connections(wanted)
+
     def take_ended_udp(self) -> bool:
         return self._active.sync.take_ended_udp()
 
