@@ -47,7 +47,10 @@ enum lb_desc_flag {
 	LB_DESC_MASQUERADE = 1 << 3,    /* the backend sees an address of this node */
 	LB_DESC_COUNTS_OPEN = 1 << 4,   /* its connections are counted in lb_open */
 	LB_DESC_DSR = 1 << 5,           /* pods elsewhere see the client and answer it directly */
-	LB_DESC_TIMED = 1 << 9,         /* its backends' answers are timed in lb_latencies */
+	LB_DESC_TIMED = 1 << 11,        /* its backends' answers are timed in lb_latencies */
+	/* For the agent and its commands: it also, or only, has endpoints of its backup. */
+	LB_DESC_SPILLS = 1 << 9,
+	LB_DESC_ON_BACKUP = 1 << 10,
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */

@@ -83,7 +83,11 @@ class EndingConnections:
         for service in services:
             name, rules = service.name, service.annotated.ending
             chosen = self._endings.choose(
-                service, self._changes.plan(name), self._changes.slices(name), held, self._clock()
+                service,
+                self._changes.plan(name),
+                self._changes.backups.slices(service),
+                held,
+                self._clock(),
             )
             (only_shown if rules and rules.is_dry_run else wanted).extend(chosen)
         self._tell(only_shown, "connections would be ended: the annotation says dry-run")

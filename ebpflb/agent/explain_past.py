@@ -43,6 +43,7 @@ from ebpflb.words.connections import Fate
 Failures = Mapping[SocketAddress, str]
 
 _NO_FRONTEND = "no Service had this address and port then"
+_NO_SPILL = "whether it spilled over is not kept"
 _NO_ENTRIES = "which client had which endpoint is not kept"
 
 
@@ -71,13 +72,25 @@ def explain_past(
         str(outcome.fate),
         _kernel(outcome, client, found, failures(told.service, told.protocol)),
         ModelAnswer(
-            "", plain_frontend(found.frontend), found.verdict, found.endpoints, found.left_out
+            "",
+            plain_frontend(found.frontend),
+            found.verdict,
+            found.endpoints,
+            found.left_out,
+            _backup(then.changes, found),
         ),
         None,
         (),
         rfc3339_ns(moment),
         then.since,
     )
+
+
+def _backup(changes: Changes, found: Wanted) -> str:
+    service = found.frontend and changes.service(ServiceName(*found.frontend.service[:2]))
+    if not service or service.annotated.spill_at is None or not found.backup:
+        return found.backup
+    return f"{found.backup}; {_NO_SPILL}"
 
 
 def _target(

@@ -161,6 +161,9 @@ class Dataplane(Protocol):
 
     def end_connections(self, wanted: Collection[Ending]) -> list[Ending]:
         """End those that are still idle, and return them. ProbeError as above."""
+
+    def read_open(self, wanted: Iterable[ServicePortName]) -> Mapping[ServicePortName, int]:
+        """The open connections of these ports, as the programs count them."""
         ...
 
     def take_ended_udp(self) -> bool:

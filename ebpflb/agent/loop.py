@@ -21,6 +21,7 @@ from ebpflb.agent.ending import EndingConnections
 from ebpflb.agent.interface import GRACE_SECONDS, Dataplane, Errors
 from ebpflb.agent.observers import Observers
 from ebpflb.agent.problems import ATTACH, HEALTH_CHECK, SOURCE
+from ebpflb.agent.spilling import Spilling
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
 from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
@@ -103,8 +104,11 @@ class Agent:
         self._stale_sockets = StaleSocketPasses(
             dataplane, observers.metrics, self._timers, clock, periods.sync
         )
-        self._ejecting = Ejecting(changes, dataplane, observers, self._timers, clock)
-        self._ending = EndingConnections(changes, dataplane, observers, self._timers, clock)
+        self._watchers: Mapping[Task, Ejecting | EndingConnections | Spilling] = {
+            Task.EJECT: Ejecting(changes, dataplane, observers, self._timers, clock),
+            Task.END: EndingConnections(changes, dataplane, observers, self._timers, clock),
+            Task.SPILL: Spilling(changes.backups, dataplane, self._timers, clock),
+        }
         self._probing = DsrProbing(changes.tunnels, dataplane, self.status, self._timers, clock)
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
         self._repair_backoff = Backoff(FIRST_RETRY_SECONDS, REPAIR_SECONDS)
@@ -136,8 +140,7 @@ class Agent:
             Task.RULES: self._follow_rules,
             Task.LISTEN: self._serve_health_checks,
             Task.SOCKETS: self._stale_sockets.run,
-            Task.EJECT: self._ejecting.run,
-            Task.END: self._ending.run,
+            **{task: watcher.run for task, watcher in self._watchers.items()},
             Task.PROBE: self._probing.run,
             Task.KEYS: self._follow_keys,
             # Only wakes the loop, which then writes.
@@ -276,8 +279,8 @@ class Agent:
         self._note_write(seconds, written)
         self._serve_health_checks()
         self._stale_sockets.synced()
-        self._ejecting.synced()
-        self._ending.synced()
+        for watcher in self._watchers.values():
+            watcher.synced()
         if not self._in_force:
             self._begin(seconds)
 

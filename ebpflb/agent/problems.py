@@ -64,6 +64,14 @@ MISCONFIGURED = ProblemKind(log="{text}", field="service", event=EventReason.INV
 ADDRESS = ProblemKind(log="{text}", field="service", event=EventReason.ADDRESS_REFUSED)
 WITHOUT_TABLE = ProblemKind(log="{text}", field="service", event=EventReason.NO_LOOKUP_TABLE)
 
+ON_BACKUP = ProblemKind(
+    log="{text}",
+    field="service",
+    mended="on its own endpoints alone again",
+    event=EventReason.ON_BACKUP,
+    note="on {node}, {text}",
+)
+
 
 class Problems:
     """For the loop; other threads may read."""

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from msgspec import structs
@@ -20,6 +20,7 @@ from ebpflb.agent.problems import (
     CONFLICT,
     HEALTH_CHECK,
     MISCONFIGURED,
+    ON_BACKUP,
     REFUSED,
     SOURCE,
     WITHOUT_TABLE,
@@ -33,10 +34,12 @@ from ebpflb.log import fields
 from ebpflb.model.address import format_address
 from ebpflb.model.admission.claims import Conflict
 from ebpflb.model.agent_report import AgentReport, DsrPeers, NetworkReport, UnreachableNode
+from ebpflb.model.backup.told import why_used
 from ebpflb.model.changes import Changes
 from ebpflb.model.dsr import Reachability
 from ebpflb.model.dsr_probe import Probes
 from ebpflb.model.selection import Selection
+from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health, rfc3339
 from ebpflb.observe.metrics.page import PEER_STATES, Totals
 from ebpflb.source.interface import Announcement
@@ -119,6 +122,7 @@ class AgentStatus:
             of_kind = [(each.service, each.text) for each in found if each.event == kind.event]
             problems.set(kind, of_kind)
         problems.set(REFUSED, [(name, str(error)) for name, error in writer.refused.items()])
+        problems.set(ON_BACKUP, _on_backup(writer, changes))
         self._complete = writer.is_complete
         self._totals = Totals(
             services=writer.totals.services,
@@ -129,6 +133,7 @@ class AgentStatus:
             services_without_table=len(problems.places(WITHOUT_TABLE)),
             addresses_refused=changes.admission.count_refused(),
             conflicts=len(problems.texts(CONFLICT)),
+            services_on_backup=len(writer.totals.backups),
             ejected_endpoints=writer.totals.ejected,
             no_local=dict(writer.totals.no_local),
         )
@@ -176,6 +181,13 @@ class AgentStatus:
             without_table=problems.lines(WITHOUT_TABLE),
             **structs.asdict(network),
         )
+
+
+def _on_backup(writer: ServiceWriter, changes: Changes) -> Iterator[tuple[ServiceName, str]]:
+    for name, use in sorted(writer.totals.backups.items()):
+        # It may have gone, which the next write programs.
+        if service := changes.service(name):
+            yield name, why_used(service, use)
 
 
 def _describe(conflict: Conflict) -> str:

@@ -31,6 +31,7 @@ class Task(StrEnum):
     RULES = "check the netfilter rules of others"
     EJECT = "check failed connections"
     END = "end connections that their Services want elsewhere"
+    SPILL = "count open connections of Services that may spill over"
     PROBE = "probe other nodes for DSR"
     KEYS = "read the keys of DSR tunnels"
     SOCKETS = "close UDP sockets of backends that are gone"

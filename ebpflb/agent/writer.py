@@ -17,6 +17,7 @@ from ebpflb.model.ejection import EjectionState
 from ebpflb.model.health_check import HealthCheck
 from ebpflb.model.plan import Frontend, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName
+from ebpflb.words.backup import BackupUse
 
 _log = logging.getLogger("ebpflb.agent")
 
@@ -44,13 +45,14 @@ class PlanTotals:
 
     no_local counts, by policy (internal, external) and family, the Service ports with policy Local
     that drop because all their endpoints are on other nodes. ejected counts the endpoints that are
-    ejected or on trial.
+    ejected or on trial. backups: the Services whose new connections go to their backup.
     """
 
     def __init__(self) -> None:
         self.frontends = 0
         self.ejected = 0
         self.no_local: Counter[_PolicyAndFamily] = Counter()
+        self.backups: dict[ServiceName, BackupUse] = {}
         self._counted: dict[ServiceName, _Counted] = {}
 
     @property
@@ -68,6 +70,9 @@ class PlanTotals:
         self.ejected += new.ejected - old.ejected
         self.no_local.subtract(old.no_local)
         self.no_local.update(new.no_local)
+        self.backups.pop(name, None)
+        if uses := {each.backup for each in frontends} - {BackupUse.NONE}:
+            self.backups[name] = BackupUse.ONLY if BackupUse.ONLY in uses else BackupUse.SPILL
 
 
 def _ejected(frontends: Sequence[Frontend]) -> int:

@@ -181,6 +181,8 @@ def _facts(found: Answer) -> Iterator[Row]:
         yield "ENDPOINT", "the Service port has none in this family"
     if found["model"]["left_out"]:
         yield "SERVICE", found["model"]["left_out"]
+    if backup := found["model"].get("backup"):
+        yield "BACKUP", backup
     yield from _flows(kernel)
 
 

@@ -71,6 +71,7 @@ class Sample:
     new pod ... idle     never had a connection, while the others have two or more each
     N of N connections on removed pods  no longer endpoints; at least half of all are told
     no endpoint, no local endpoint
+    on its backup, spills over to its backup
 
 \b
 It shows Services that carry something or are in trouble; --all and --service show idle ones too.

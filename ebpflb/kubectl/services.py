@@ -29,10 +29,12 @@ from ebpflb.model.compact.frontends import (
     rows_decoder,
 )
 from ebpflb.model.plan import IfEmpty
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.observe import FRONTENDS
 
 # What a node does with clients outside that it has no endpoint for.
 _OUTSIDE = {each.value: each.fate.value for each in IfEmpty}
+_BACKUP_USES = {each.value: each.shown for each in BackupUse}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,8 @@ One line for each frontend, with its number of backends and the sums of its coun
 nodes. Under external traffic policy Local, the next line says which nodes serve clients outside,
 and which drop them because they have no endpoint. Lines with !! show the nodes where the
 frontend is missing, or differs from most nodes. Nodes differ for a moment while a change is under
-way: try again. With topology hints they always differ. Backends under internal traffic policy
-Local are not compared.
+way: try again. With topology hints they always differ, and while only some of them spill over.
+Backends under internal traffic policy Local are not compared.
 
 \b
 Exit status 1 if nodes disagree, or if one does not answer.
@@ -250,7 +252,8 @@ def _fates(outside: Mapping[str, Sequence[str]], *, wide: bool) -> str:
 
 def _policy(each: FrontendOfCluster) -> object:
     kind = "internal_policy" if each.name.type == "ClusterIP" else "external_policy"
-    return each.settings.get(kind, "-")
+    backup = _BACKUP_USES.get(each.settings["backup"], "")
+    return ", ".join(filter(None, (each.settings.get(kind, "-"), backup)))
 
 
 def _count(name: str) -> Column[FrontendOfCluster]:

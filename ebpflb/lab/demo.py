@@ -33,6 +33,7 @@ from ebpflb.lab.member import LabNode, LoadRun, Member, NodeAgent, running_agent
 from ebpflb.lab.offloads import wire
 from ebpflb.model.address import format_address
 from ebpflb.model.service import ServiceName
+from ebpflb.words import annotations
 
 
 class DemoRow(NamedTuple):
@@ -58,6 +59,7 @@ EMPTY = ServiceSpec("web-empty", 23)
 ROLLING = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
 ELSEWHERE = ServiceSpec("elsewhere", 25, "NodePort", node_port=30103)
 DIRECT = ServiceSpec("direct", 26, "NodePort", node_port=30104)
+BACKED = ServiceSpec("backed", 27, "NodePort", node_port=30105)
 GRACE_SECONDS = 2.0
 
 _RATE = 150.0
@@ -165,10 +167,10 @@ def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     """A backend is added, another one goes; then an agent is killed and comes back."""
     first, *middle, last = lab.pods
     _write_rolling(lab, [first, *middle])
-    _await_rolling(lab, [first, *middle])
+    _await_backends(lab, ROLLING, [first, *middle])
     running = _start_loads(lab)
     _write_rolling(lab, lab.pods)
-    _await_rolling(lab, lab.pods)
+    _await_backends(lab, ROLLING, lab.pods)
     _end_gracefully(lab, first)
     time.sleep(_BEFORE_SECONDS)
     what = f"backend {last.name} added, {first.name} terminating for {GRACE_SECONDS:.0f} s and gone"
@@ -181,6 +183,31 @@ def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     agents["node1"].wait_in_sync()
     time.sleep(_BEFORE_SECONDS)
     yield from _stop_loads("agent of node1 killed (SIGKILL) and restarted", running, last.name)
+
+
+def backup_rows(lab: Lab) -> Iterator[DemoRow]:
+    """A Service loses all its endpoints; its backup answers in their place."""
+    _write_backed(lab, lab.pods_on("node1"))
+    _await_backends(lab, BACKED, lab.pods_on("node1"))
+    _write_backed(lab, ())
+    _await_backends(lab, BACKED, lab.pods)
+    node = lab.node("node1")
+    for version in lab.config.family.versions:
+        for protocol in ("tcp", "udp"):
+            way = f"{protocol.upper()} over IPv{version}"
+            question = Question(
+                node.address(version), BACKED.node_port, protocol, _QUESTIONS, _PATIENCE
+            )
+            seen = ask(lab.client, question)
+            found = f"{_count(seen)} pods answer, {sum('error' in each for each in seen)} errors"
+            what = f"outside -> NodePort on node1, no endpoint, backup {CLUSTER.name}, {way}"
+            yield DemoRow(what, "6 pods answer, 0 errors", found)
+
+
+def _write_backed(lab: Lab, pods: Sequence[Member]) -> None:
+    service, *slices = lab.service(BACKED, pods)
+    service["metadata"]["annotations"] = {annotations.BACKUP: CLUSTER.name}
+    lab.write_manifests([service, *slices], "demo-backed.yaml")
 
 
 def xdp_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
@@ -257,7 +284,7 @@ def _end_gracefully(lab: Lab, pod: Member) -> None:
     """As Kubernetes does it: terminating, still serving; then the process ends; then it is gone."""
     others = [other for other in lab.pods if other is not pod]
     _write_rolling(lab, lab.pods, terminating=pod)
-    _await_rolling(lab, others)
+    _await_backends(lab, ROLLING, others)
     time.sleep(GRACE_SECONDS)
     server = next(row.pid for row in lab.status() if row.name == pod.name)
     with contextlib.suppress(ProcessLookupError):
@@ -265,17 +292,17 @@ def _end_gracefully(lab: Lab, pod: Member) -> None:
     _write_rolling(lab, others)
 
 
-def _await_rolling(lab: Lab, pods: Sequence[Member]) -> None:
-    """Until new connections get these pods on every node."""
+def _await_backends(lab: Lab, spec: ServiceSpec, pods: Sequence[Member]) -> None:
+    """Until new connections to a Service get these pods on every node."""
     wanted = {address for pod in pods for address in pod.addresses}
-    _wait_until(lambda: all(_offered(node) == wanted for node in lab.nodes))
+    _wait_until(lambda: all(_offered(node, spec) == wanted for node in lab.nodes))
 
 
-def _offered(node: LabNode) -> set[str]:
+def _offered(node: LabNode, spec: ServiceSpec) -> set[str]:
     generation = newest_generation(node.bpffs)
     if generation is None:
         return set()
-    found = read_frontends(open_maps(generation.maps), ServiceName("default", ROLLING.name))
+    found = read_frontends(open_maps(generation.maps), ServiceName("default", spec.name))
     sets = [each.frontend.others for each in found]
     return {format_address(each.address) for offered in sets for each in offered.backends}
 
@@ -338,6 +365,7 @@ def _run(console: Console) -> int:
         with running_agents(lab.nodes, Path(logs)) as agents:
             console.print("An agent is on each node. Now the traffic.\n")
             rows = list(_show(console, "Paths", path_rows(lab)))
+            rows += _show(console, "Backup", backup_rows(lab))
             rows += _show(console, "Changes under load", change_rows(lab, agents))
             agents["node1"].stop()
             rows += _show(console, "XDP", xdp_rows(lab, Path(logs)))

@@ -12,6 +12,7 @@ from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
 from ebpflb.model.admission.problems import ServiceProblem, problems
 from ebpflb.model.admission.tables import TableBudget
+from ebpflb.model.backup.backups import Backups
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
@@ -175,6 +176,7 @@ class Changes:
         self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
         self.admission = Admission(rules)
+        self.backups = Backups(self.service, self.slices)
         self._tables = TableBudget(defaults.scheduler, defaults.table_size)
         self._claims = Claims()
         self._watched: ServiceNames = set()
@@ -253,19 +255,20 @@ class Changes:
         its plan is empty.
         """
         self._admit_again()
-        self._moved |= self._tables.take_changed()
+        self._moved |= self._tables.take_changed() | self.backups.take_moved()
         names, self._moved = self._moved, set()
         for key, old in self._objects.take().items():
             names |= self._affected(old, self._objects.get(key))
-        return names
+        return names | self.backups.primaries(names)
 
     def plan(self, name: ServiceName) -> tuple[Frontend, ...]:
         """The frontends that a Service gets, after take(); none if not known, or not selected."""
         service = self.served(name)
         if service is None or name in self._left_out:
             return ()
-        frontends = plan_service(
-            service, self.slices(name), self.node, self._defaults, self.ejections.watch
+        lent = self.backups.lent(service)
+        frontends = lent.marked(
+            plan_service(service, lent.slices, self.node, self._defaults, self.ejections.watch)
         )
         if not self._claims.has_conflicts:
             return frontends
@@ -274,7 +277,7 @@ class Changes:
     def withdrawn(self, name: ServiceName) -> tuple[Frontend, ...]:
         """The frontends left for a Service that is not selected: see plan_withdrawn()."""
         service = self.service(name) if name in self._left_out else None
-        return plan_withdrawn(service, self.slices(name), self.node) if service else ()
+        return plan_withdrawn(service, self.backups.slices(service), self.node) if service else ()
 
     def owner(self, key: FrontendKey) -> ServiceName | None:
         """The Service that gets a frontend, of those that claim it."""
@@ -316,7 +319,8 @@ class Changes:
         return changes
 
     def _usable(self, port: ServicePort) -> Iterator[list[SocketAddress]]:
-        endpoints = endpoints_of(port, self.slices(ServiceName(*port.name[:2])))
+        service = self.served(ServiceName(*port.name[:2]))
+        endpoints = endpoints_of(port, self.backups.slices(service))
         sets = categorize(port, endpoints, self.node)
         yield [place_of(each) for each in sets.cluster]
         yield [place_of(each) for each in sets.local]
@@ -326,7 +330,7 @@ class Changes:
         if self.selection.is_shared or name in self._left_out:
             return None
         service = self.service(name)
-        return health_check(service, self.slices(name), self.node) if service else None
+        return health_check(service, self.backups.slices(service), self.node) if service else None
 
     def conflicts(self) -> tuple[Conflict, ...]:
         """Claims of Services to serve that lose to another one."""
@@ -335,7 +339,8 @@ class Changes:
 
     def problems(self) -> tuple[ServiceProblem, ...]:
         """What the Services to serve ask for and do not get, sorted by Service."""
-        found = problems(self._problems, self.admission.refusals, self._tables.refused)
+        invalid = self.backups.problems(self._problems)
+        found = problems(invalid, self.admission.refusals, self._tables.refused)
         return tuple(each for each in found if each.service not in self._left_out)
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
@@ -412,6 +417,7 @@ class Changes:
             self._claims.remove(self.admission.served(old))
             self.admission.remove(old)
             self._tables.remove(old.name)
+            self.backups.remove(old.name)
         elif isinstance(old, ServiceCidr):
             del self._service_cidrs[old.name]
         elif isinstance(old, Pod):
@@ -427,6 +433,7 @@ class Changes:
                 self.with_ending.add(new.name)
             self.admission.add(new)
             self._tables.add(new)
+            self.backups.add(new)
             self._claims.add(self.admission.served(new))
         elif isinstance(new, ServiceCidr):
             self._service_cidrs[new.name] = new

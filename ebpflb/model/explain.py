@@ -10,13 +10,16 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ebpflb.model.address import Address, family_of, format_address
+from ebpflb.model.backup.lending import LentPort
+from ebpflb.model.backup.told import backup_told
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import PortEndpoint, endpoints_of
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, place_of
-from ebpflb.model.service import ServiceName, ServicePort, TrafficPolicy
+from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.connections import Fate
 
 Plain = dict[str, Any]
@@ -32,6 +35,7 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
     "masquerade": lambda frontend: frontend.masquerade,
     "scheduler": lambda frontend: frontend.scheduler,
     "direct server return": lambda frontend: frontend.dsr,
+    "use of the backup": lambda frontend: frontend.backup,
 }
 
 
@@ -169,6 +173,7 @@ def encode_frontend(frontend: Frontend) -> Plain:
         "masquerade": frontend.masquerade,
         "scheduler": str(frontend.scheduler),
         "dsr": frontend.dsr,
+        "backup": str(frontend.backup),
     }
 
 
@@ -240,13 +245,15 @@ class Wanted(NamedTuple):
     """What the model wants of a new connection: the frontend that it meets, and what comes of it.
 
     verdict: empty without a frontend. endpoints: of its Service port. left_out: why another proxy
-    serves the Service, if one does.
+    serves the Service, if one does. backup: what the port has of its Service's backup; empty if it
+    has none.
     """
 
     frontend: Frontend | None = None
     verdict: str = ""
     endpoints: Sequence[Plain] = ()
     left_out: str = ""
+    backup: str = ""
 
 
 def wanted(
@@ -275,21 +282,41 @@ def wanted(
     choice = frontend.others if is_outside else frontend.local
     policy = _policies(frontend)[is_outside]
     port_of = frontend.service, family_of(frontend.key.address)
-    endpoints = [
-        {**_plain_endpoint(each.endpoint, changes.node), **_verdict(each)}
-        for port in service.ports
-        if (port.name, port.family) == port_of
-        for each in _judged(changes, port, policy)
-    ]
-    return Wanted(frontend, str(planned_verdict(frontend, choice, client)), endpoints)
+    port = next(each for each in service.ports if (each.name, each.family) == port_of)
+    return Wanted(
+        frontend,
+        str(planned_verdict(frontend, choice, client)),
+        [
+            {**_plain_endpoint(each.endpoint, changes.node), **_verdict(each)}
+            for each in _judged(changes, service, port, policy)
+        ],
+        backup=backup_told(changes.backups, service, port),
+    )
 
 
 def _judged(
-    changes: Changes, port: ServicePort, policy: TrafficPolicy
-) -> tuple[EndpointVerdict, ...]:
-    slices = sorted(changes.slices(ServiceName(*port.name[:2])), key=attrgetter("name"))
+    changes: Changes, service: Service, port: ServicePort, policy: TrafficPolicy
+) -> Iterator[EndpointVerdict]:
+    lent = changes.backups.lent(service)
+    slices = sorted(lent.slices, key=attrgetter("name"))
     watch = changes.ejections.watch(port)
-    return judge(port, endpoints_of(port, slices), changes.node, policy, watch)
+    verdicts = judge(port, endpoints_of(port, slices), changes.node, policy, watch)
+    of_port = lent.of(port)
+    if of_port is None:
+        return iter(verdicts)
+    lent_here = {place_of(each): each for each in of_port.endpoints}
+    return (_judge_lent(each, lent_here.get(place_of(each.endpoint)), of_port) for each in verdicts)
+
+
+def _judge_lent(
+    verdict: EndpointVerdict, endpoint: PortEndpoint | None, lent: LentPort
+) -> EndpointVerdict:
+    """`endpoint`: as the backup has it; None if it is not of the backup."""
+    if endpoint is None:
+        return verdict
+    if lent.use is BackupUse.NONE:
+        return verdict._replace(endpoint=endpoint, why="of the backup, which is not in use")
+    return verdict._replace(why=f"{verdict.why}; of the backup")
 
 
 def planned_verdict(frontend: Frontend, choice: Choice, client: Address) -> Fate:

@@ -21,6 +21,7 @@ from ebpflb.model.service import (
 )
 from ebpflb.model.source_ranges import Prefixes, allowed_sources
 from ebpflb.model.traffic_policy import EndpointSets, categorize
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 
@@ -91,7 +92,8 @@ class Frontend:
     table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods on
     other nodes to clients outside the cluster. here: all endpoints on this node, sorted, if it
     takes part in that; another node may choose one that this node does not choose, or not yet, and
-    may have been told before that the Service has DSR.
+    may have been told before that the Service has DSR. backup: what it has of the Service's backup.
+    counts_open: its open connections are counted, even if the scheduler does not need that.
     """
 
     key: FrontendKey
@@ -111,6 +113,8 @@ class Frontend:
     table_size: int = 0
     dsr: bool = False
     here: tuple[Backend, ...] = ()
+    backup: BackupUse = BackupUse.NONE
+    counts_open: bool = False
 
     def admits(self, client: Address) -> bool:
         """Whether the client is within the source ranges."""

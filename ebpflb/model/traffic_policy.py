@@ -57,8 +57,13 @@ def categorize(
     if service_port.uses_local_endpoints:
         here = [each for each in endpoints if each.endpoint.node_name == node.name]
         local = _ready(here) or _last_resort(here)
-        has_any = bool(_ready(endpoints) or _last_resort(endpoints))
+        has_any = has_usable(endpoints)
     return EndpointSets(cluster, local, has_any)
+
+
+def has_usable(endpoints: Sequence[PortEndpoint]) -> bool:
+    """Whether any node could use one."""
+    return any(each.endpoint.ready or each.endpoint.is_last_resort for each in endpoints)
 
 
 def ready_near(

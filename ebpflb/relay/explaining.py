@@ -80,7 +80,8 @@ def _shown(item: dict[str, Any], sight: NamespaceSight) -> dict[str, Any]:
     answer = dict(item["answer"])
     kernel, model = answer["kernel"], answer["model"]
     if any(theirs != sight.namespace for theirs in _owners(kernel, model)):
-        answer["model"] = {**model, "frontend": None, "endpoints": [], "left_out": ""}
+        nothing: dict[str, Any] = {"frontend": None, "endpoints": [], "left_out": "", "backup": ""}
+        answer["model"] = {**model, **nothing}
         answer |= {"agree": None, "differences": []}
     if not sight.sees_nodes:
         backends = [

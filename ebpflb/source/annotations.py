@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The annotations of ebpflb on Services, where invalid ones are ignored, Pods and Namespaces."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.config import values
+from ebpflb.model.backup.lending import EVERY_NAMESPACE
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
 from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
 from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
@@ -43,6 +45,9 @@ def _switch_text(is_on: bool) -> str:
 
 _switch = _one_of({"true": True, "false": False})
 _weight = values.Number(0, HEAVIEST)
+_MOST_OPEN = 1_000_000_000
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SERVICE = re.compile(f"({_LABEL.pattern}/)?{_LABEL.pattern}")
 
 
 def _weights(text: str) -> Weights:
@@ -102,6 +107,19 @@ def _max_age_text(limit: MaxAge) -> str:
     return f"{limit.seconds:.12g}s" + (f"±{limit.percent}%" if limit.percent else "")
 
 
+def _backup(text: str) -> str:
+    if not _SERVICE.fullmatch(text):
+        raise ValueError("must be the NAME of another Service, or NAMESPACE/NAME")
+    return text
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    names = tuple(each.strip() for each in text.split(","))
+    if not all(each == EVERY_NAMESPACE or _LABEL.fullmatch(each) for each in names):
+        raise ValueError(f"must be names of namespaces, separated by commas, or {EVERY_NAMESPACE}")
+    return names
+
+
 _OF_SERVICES: Mapping[str, _Syntax] = {
     words.SCHEDULER: _Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
     words.EJECTION: _Syntax("ejection", values.ejection),
@@ -112,6 +130,9 @@ _OF_SERVICES: Mapping[str, _Syntax] = {
     words.ON_ENDPOINT_GONE: _Syntax(
         "on_endpoint_gone", _one_of({each.value: each for each in OnEndpointGone})
     ),
+    words.BACKUP: _Syntax("backup", _backup),
+    words.BACKUP_FOR: _Syntax("backup_for", _namespaces, ",".join),
+    words.SPILL_AT: _Syntax("spill_at", values.Number(1, _MOST_OPEN)),
 }
 
 

@@ -22,15 +22,17 @@ MAX_CONNECTION_AGE = f"{PREFIX}max-connection-age"
 ON_ENDPOINT_GONE = f"{PREFIX}on-endpoint-gone"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
+# On a Service: NAME or NAMESPACE/NAME of the Service that is its backup.
+BACKUP = f"{PREFIX}backup"
+# On a Service: the namespaces whose Services may have it as their backup, or "*".
+BACKUP_FOR = f"{PREFIX}backup-for"
+# On a Service with a backup: a number of open connections.
+SPILL_AT = f"{PREFIX}spill-at"
 
 ANNOTATIONS = (
-    SCHEDULER,
-    EJECTION,
-    DSR,
-    WEIGHTS,
-    REBALANCE,
-    MAX_CONNECTION_AGE,
-    ON_ENDPOINT_GONE,
-    WEIGHT,
+    *(SCHEDULER, EJECTION, DSR),
+    *(WEIGHTS, WEIGHT),
+    *(REBALANCE, MAX_CONNECTION_AGE, ON_ENDPOINT_GONE),
+    *(BACKUP, BACKUP_FOR, SPILL_AT),
     SOCKET_LB,
 )

@@ -16,4 +16,5 @@ class EventReason(StrEnum):
     NO_LOOKUP_TABLE = "NoLookupTable"
     DOES_NOT_FIT = "DoesNotFit"
     ENDPOINT_EJECTED = "EndpointEjected"
+    ON_BACKUP = "OnBackup"
     UNREADABLE = "Unreadable"

@@ -262,6 +262,9 @@ class NodeDataplane:
     def end_connections(self, wanted: Collection[Ending]) -> list[Ending]:
         return self._active.flows.held.end(wanted)
 
+    def read_open(self, wanted: Iterable[ServicePortName]) -> Mapping[ServicePortName, int]:
+        return self._active.sync.open_connections(wanted)
+
     def take_ended_udp(self) -> bool:
         return self._active.sync.take_ended_udp()
 

@@ -79,6 +79,7 @@ def explain(
             look.planned.verdict,
             look.planned.endpoints,
             look.planned.left_out,
+            look.planned.backup,
         ),
         None if asking.failed else not look.differences,
         look.differences,

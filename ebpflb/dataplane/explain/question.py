@@ -135,6 +135,7 @@ class ModelAnswer(Struct, frozen=True):
     verdict: str
     endpoints: Sequence[Plain]
     left_out: str
+    backup: str = ""
 
 
 class Explanation(Struct, frozen=True):

@@ -30,7 +30,9 @@ class DescFlag(IntFlag):
     LB_DESC_MASQUERADE = 8
     LB_DESC_COUNTS_OPEN = 16
     LB_DESC_DSR = 32
-    LB_DESC_TIMED = 512
+    LB_DESC_SPILLS = 512
+    LB_DESC_ON_BACKUP = 1024
+    LB_DESC_TIMED = 2048
 
 
 class SchedulerCode(IntEnum):

@@ -17,6 +17,7 @@ from ebpflb.model.ejection import EjectionState
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.scheduler import Scheduler
 
 _SOCKET = packed_format(structs.LbFrontendKey)
@@ -47,6 +48,14 @@ _EJECTION_FLAGS: Mapping[EjectionState, int] = {
     EjectionState.EJECTED: WATCHED | EJECTED,
 }
 EJECTION_STATE = WATCHED | EJECTED | TRIAL
+
+_BACKUP_FLAGS: Mapping[BackupUse, int] = {
+    BackupUse.NONE: 0,
+    BackupUse.SPILL: int(enums.DescFlag.LB_DESC_SPILLS),
+    BackupUse.ONLY: int(enums.DescFlag.LB_DESC_ON_BACKUP),
+}
+_ANY_BACKUP = int(enums.DescFlag.LB_DESC_SPILLS | enums.DescFlag.LB_DESC_ON_BACKUP)
+_BACKUP_USES = {flags: use for use, flags in _BACKUP_FLAGS.items()}
 
 _TYPES = enums.codes(FrontendType, enums.FrontendTypeCode)
 FRONTEND_TYPES: Mapping[int, FrontendType] = {number: kind for kind, number in _TYPES.items()}
@@ -275,10 +284,17 @@ def desc_flags(frontend: Frontend) -> int:
     flags = enums.DescFlag.LB_DESC_INTERNAL_LOCAL * internal
     flags |= enums.DescFlag.LB_DESC_EXTERNAL_LOCAL * external
     flags |= enums.DescFlag.LB_DESC_MASQUERADE * frontend.masquerade
-    flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * frontend.scheduler.counts_open
     flags |= enums.DescFlag.LB_DESC_TIMED * frontend.scheduler.measures_latency
+    counts_open = frontend.scheduler.counts_open or frontend.counts_open
+    flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * counts_open
     flags |= enums.DescFlag.LB_DESC_DSR * frontend.dsr
+    flags |= enums.DescFlag(_BACKUP_FLAGS[frontend.backup])
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
+
+
+def backup_use(desc_flags: int) -> BackupUse:
+    """The reverse of desc_flags()."""
+    return _BACKUP_USES.get(desc_flags & _ANY_BACKUP, BackupUse.ONLY)
 
 
 def scheduler_code(frontend: Frontend) -> int:

@@ -20,6 +20,7 @@ from ebpflb.dataplane.services.addresses import Referred
 from ebpflb.dataplane.services.comparison import compared
 from ebpflb.dataplane.services.failures import read_failures
 from ebpflb.dataplane.services.map_state import MapState
+from ebpflb.dataplane.services.open_counts import read_open
 from ebpflb.dataplane.services.readback import read_back
 from ebpflb.dataplane.services.staging import Staged, stage
 from ebpflb.dataplane.services.transaction import Transaction
@@ -177,6 +178,11 @@ class Sync:
         with self._loaded() as state:
             found = {name: state.port(name) for name in ports}
         return {port.identity: name for name, port in found.items() if port}
+
+    def open_connections(self, wanted: Iterable[ServicePortName]) -> Mapping[ServicePortName, int]:
+        """See read_open(). MapError."""
+        with self._loaded() as state:
+            return read_open(state, wanted)
 
     def collect(self, quiesced: float | None = None) -> None:
         """Free what was replaced longer ago than the grace time.

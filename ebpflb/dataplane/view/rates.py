@@ -2,13 +2,14 @@
 """What each Service carries per second and its problems, from two samples of the maps."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.layout.enums import DescFlag
-from ebpflb.dataplane.layout.records import DescRecord
+from ebpflb.dataplane.layout.records import DescRecord, backup_use
 from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import FrontendEntry, read_snapshot
 from ebpflb.dataplane.view.traffic import BackendTraffic, Traffic
@@ -26,6 +27,7 @@ from ebpflb.model.flow import (
 )
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import ServicePortName
+from ebpflb.words.backup import BackupUse
 
 # Below this probability, it is not chance that a backend gets no new connections.
 _BY_CHANCE = 0.001
@@ -43,11 +45,15 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class ServiceTraffic:
-    """A Service port. no_local: with a policy Local, and no usable endpoint on this node."""
+    """A Service port. no_local: with a policy Local, and no usable endpoint on this node.
+
+    backups: the ways in which its frontends use its backup.
+    """
 
     by_type: Mapping[FrontendType, Counts]
     backends: Mapping[SocketAddress, BackendTraffic]
     no_local: bool = False
+    backups: frozenset[BackupUse] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +78,19 @@ class TrafficSampler:
         by_type = self._traffic.by_type(snapshot)
         by_backend = self._traffic.by_backend(snapshot)
         no_local = {each.service for each in snapshot.frontends if _has_no_local(each)}
+        backups = defaultdict[ServicePortName, set[BackupUse]](set)
+        for each in snapshot.frontends:
+            backups[each.service].add(backup_use(DescRecord.unpack(each.desc).flags))
         return TrafficSample(
             seconds,
             {
                 name: ServiceTraffic(
-                    by_type.get(name, {}), by_backend.get(name, {}), name in no_local
+                    by_type.get(name, {}),
+                    by_backend.get(name, {}),
+                    name in no_local,
+                    frozenset(uses),
                 )
-                for name in {each.service for each in snapshot.frontends}
+                for name, uses in backups.items()
             },
         )
 
@@ -257,6 +269,7 @@ def _troubles(
         yield NO_LOCAL_ENDPOINT
     elif not offered:
         yield NO_ENDPOINT
+    yield from (use.shown for use in BackupUse if use in now.backups and use.shown)
     yield from removed_trouble(backends)
     for each in backends:
         if each.trouble == _NEW_IDLE:

@@ -26,6 +26,7 @@ from ebpflb.dataplane.layout.records import (
     BackendRecord,
     DescRecord,
     SocketRecord,
+    backup_use,
     ejection_of,
     frontend_key_of,
     unpack_name,
@@ -320,7 +321,7 @@ def decode_frontend(
     choices: tuple[Iterable[Backend], Iterable[Backend]],
     allowed_sources: Prefixes,
 ) -> Frontend:
-    """The planned frontend, without `serving`, `ejected` and `here`.
+    """The planned frontend, without `serving`, `ejected`, `here` and `counts_open`.
 
     choices: its local and its others.
     """
@@ -339,6 +340,7 @@ def decode_frontend(
         scheduler=SCHEDULERS[desc.scheduler],
         table_size=max(desc.local_table, desc.others_table),
         dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
+        backup=backup_use(desc.flags),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from ebpflb.model.compact import Count
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.connections import DROPPED, FAILED, REFUSED
 
 SERVED = "served"
@@ -33,12 +34,15 @@ class FrontendName(NamedTuple):
 
 
 class FrontendSettings(NamedTuple):
+    """backup: a BackupUse."""
+
     internal_policy: str
     external_policy: str
     affinity_timeout: int
     scheduler: str
     dsr: bool
     source_ranges: tuple[str, ...]
+    backup: str = BackupUse.NONE.value
 
 
 class FrontendForm(NamedTuple):

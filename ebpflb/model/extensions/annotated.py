@@ -13,7 +13,9 @@ class Annotated:
     """None: the agent's default.
 
     dsr: whether it has direct server return. ejection: after how many failed connections in a row
-    an endpoint is ejected, 0 for never. weights: None for even ones.
+    an endpoint is ejected, 0 for never. weights: None for even ones. backup: NAME or NAMESPACE/NAME
+    of another Service. backup_for: the namespaces that may use this one so. spill_at: from how many
+    open connections on new ones also go to the backup.
     """
 
     scheduler: Scheduler | None = None
@@ -34,6 +36,10 @@ class Annotated:
     @property
     def resets_gone(self) -> bool:
         return self.on_endpoint_gone is OnEndpointGone.RESET
+
+    backup: str | None = None
+    backup_for: tuple[str, ...] | None = None
+    spill_at: int | None = None
 
 
 NOTHING = Annotated()

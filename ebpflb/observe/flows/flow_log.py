@@ -47,7 +47,7 @@ class KnownPort:
 
     def follow(self, slices: tuple[EndpointSlice, ...]) -> None:
         """Take the endpoints of new slices, and keep some of those that are gone."""
-        if slices is self.slices:
+        if slices == self.slices:
             return
         self.slices = slices
         found: dict[Address, Endpoint] = {}
@@ -85,7 +85,7 @@ class PortNames:
             known = self._known[service] = KnownPort(name)
         owner = ServiceName(*name[:2])
         known.service = self._changes.service(owner) or known.service
-        known.follow(self._changes.slices(owner))
+        known.follow(self._changes.backups.known_slices(owner))
         return known
 
     def _make_room(self) -> None:

@@ -72,6 +72,7 @@ class Totals:
     services_left_out: int = 0
     services_misconfigured: int = 0
     services_without_table: int = 0
+    services_on_backup: int = 0
     conflicts: int = 0
     attach_errors: int = 0
     health_check_errors: int = 0
@@ -317,6 +318,7 @@ _PLAIN = {
     "services_left_out": "Services that the selectors leave to another proxy.",
     "services_misconfigured": "Services with an invalid annotation, which is ignored.",
     "services_without_table": "Services that use random, because lookup tables lack room.",
+    "services_on_backup": "Services whose new connections go to the endpoints of their backup.",
     "conflicts": "Frontends that a second Service claims but does not get.",
     "attach_errors": "Devices, hooks and addresses that are not served.",
     "health_check_errors": "Services whose health check node port is not answered here.",

@@ -9,6 +9,7 @@ from msgspec.json import encode
 from ebpflb.errors import QueryError, SourceError
 from ebpflb.from_json import JsonError
 from ebpflb.model.address import WILDCARD, family_of, format_address
+from ebpflb.model.backup.lending import backup_name
 from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
 from ebpflb.model.ejection import EjectionChange
 from ebpflb.model.endpoint import EndpointSlice
@@ -41,34 +42,46 @@ class PastServices:
         self._no_changes = no_changes
 
     def named(self, name: ServiceName, moment: int) -> ServedThen:
-        """With that Service, if there was one. `moment`: nanoseconds since 1970."""
-        return self._served(moment, [encode(name.name), encode(name.namespace)], name)
+        """With that Service and its backup, if there were. `moment`: nanoseconds since 1970."""
+        then = self._of(name, moment)
+        service = then.objects.get(ObjectKey(Kind.SERVICE, *name))
+        backup = backup_name(service) if isinstance(service, Service) else None
+        return self._served(then, self._of(backup, moment)) if backup else self._served(then)
 
     def with_frontend(self, key: FrontendKey, moment: int) -> ServedThen:
         """With the Service that had a frontend, or else those that had its address."""
         address = encode(format_address(key.address))
-        candidates = self._served(moment, [address]).changes
+        candidates = self._served(self._read(moment, [address])).changes
         if not candidates.owner(key):
-            by_port = self._served(moment, [b'"nodePort":' + encode(key.port)]).changes
+            needles = [b'"nodePort":' + encode(key.port)]
+            by_port = self._served(self._read(moment, needles)).changes
             if key.address in by_port.node.addresses:
                 candidates = by_port
                 key = key._replace(address=WILDCARD[family_of(key.address)])
         owner = candidates.owner(key)
         return self.named(owner, moment) if owner else ServedThen(candidates, "")
 
-    def _served(
+    def _of(self, name: ServiceName, moment: int) -> "_Then":
+        return self._read(moment, [encode(name.name), encode(name.namespace)], name)
+
+    def _read(
         self, moment: int, needles: Sequence[bytes], name: ServiceName | None = None
-    ) -> ServedThen:
+    ) -> "_Then":
         """`needles`: each object that matters has all. `name`: of the only Service."""
-        changes = self._no_changes()
-        then = _Then(needles, name, changes.selection.label_keys)
+        then = _Then(needles, name, self._no_changes().selection.label_keys)
         then.apply(self._kept.records(moment, then.mentions))
-        for item in then.objects.values():
-            changes.set(item)
-        for change in then.ejections:
-            changes.ejections.recall(change)
+        return then
+
+    def _served(self, *parts: "_Then") -> ServedThen:
+        """All of them together."""
+        changes = self._no_changes()
+        for then in parts:
+            for item in then.objects.values():
+                changes.set(item)
+            for change in then.ejections:
+                changes.ejections.recall(change)
         changes.take()
-        return ServedThen(changes, then.since)
+        return ServedThen(changes, max(then.since for then in parts))
 
 
 class _Then:

@@ -177,7 +177,9 @@ def _service(random: Random, number: int) -> Iterator[Service | EndpointSlice]:
     ]
     families = random.choice(([Family.IPV4], [Family.IPV6], list(Family)))
     ports = [port for family in families for port in _ports(random, names, family, number)]
-    yield Service(name, tuple(ports), created=f"2026-01-01T00:00:{random.randint(0, 9):02}Z")
+    made = Service(name, tuple(ports), created=f"2026-01-01T00:00:{random.randint(0, 9):02}Z")
+    backup = random.choice((None, f"service{random.randrange(6)}"))
+    yield made.annotated_with(backup=backup) if backup else made
     for index in range(random.randint(0, 3)):
         yield _slice(random, name, index, names)
 

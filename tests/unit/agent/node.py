@@ -112,6 +112,10 @@ class MemoryNode:
         self._called("failures")
         return self.sync.failures(also)
 
+    def read_open(self, wanted: Iterable[ServicePortName]) -> Mapping[ServicePortName, int]:
+        self._called("open")
+        return self.sync.open_connections(wanted)
+
     def set_node_ips(self, node_ips: Mapping[Family, Address]) -> None:
         self._called(f"node {' '.join(map(format_address, node_ips.values()))}")
 

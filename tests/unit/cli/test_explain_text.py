@@ -158,6 +158,14 @@ def test_what_a_backend_sees_of_its_client(capsys, monkeypatch):
     assert text.count("FORWARD: no tunnel leads to its node (DSR; see `ebpflb doctor`)") == 1
 
 
+def test_a_backup_has_a_line(capsys, monkeypatch):
+    found = answered()
+    found["model"]["backup"] = "default/static, once no endpoint of its own is usable"
+    lines = shown(capsys, monkeypatch, found)
+    (told,) = (line for line in lines if line.startswith("BACKUP"))
+    assert told.split(maxsplit=1)[1] == "default/static, once no endpoint of its own is usable"
+
+
 def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):
     lines = shown(capsys, monkeypatch, answered("passes"))
     assert lines[0] == "fails: passes unchanged at the socket hook"

@@ -15,6 +15,7 @@ from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.compact import from_compact
 from ebpflb.model.compact.frontends import form_decoder, rows_decoder
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.backup import BackupUse
 from tests.memory_maps import memory_maps
 from tests.unit.cli.invoked import VIEW, check_narrow, interrupt_after, output_of
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
@@ -45,6 +46,17 @@ def names(*arguments):
 def test_the_view_is_that_of_maps_dump(maps):
     assert run().split()[:5] == VIEW.read_text().split()[:5]
     assert run() == output_of("maps", "dump")
+
+
+def test_the_policy_says_that_a_service_uses_its_backup(maps):
+    lent = frontend(choice=backends("10.1.0.1"), backup=BackupUse.ONLY)
+    spilled = frontend("10.96.0.3", backends("10.1.0.1"), service=named("api"), dsr=True)
+    spilled = replace(spilled, backup=BackupUse.SPILL)
+    Sync(maps, quiesce=lambda: None).resync(by_service(lent, spilled))
+    lines = [line for line in run().splitlines() if "ClusterIP" in line]
+    assert "Cluster, DSR, spills over to its backup" in lines[0]
+    assert "Cluster, on its backup" in lines[1]
+    assert [each["backup"] for each in json.loads(run("-o", "json"))] == ["spill", "only"]
 
 
 def test_all_namespaces_are_shown_or_one(maps):

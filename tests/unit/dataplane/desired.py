@@ -14,6 +14,7 @@ from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_addr
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.scheduler import Scheduler
 
 Desired = Mapping[ServiceName, tuple[Frontend, ...]]
@@ -125,6 +126,8 @@ def desired_states(draw: st.DrawFn) -> Desired:
             allowed_sources=draw(SOURCES),
             dsr=dsr[place],
             here=here[owner] if dsr[place] else (),
+            backup=draw(st.sampled_from(BackupUse)),
+            counts_open=draw(st.booleans()),
             **draw(SCHEDULED),
         )
         for place, owner in zip(KINDS, owners, strict=True)

@@ -31,13 +31,15 @@ from ebpflb.model.address import Address, Protocol
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
+from ebpflb.words.backup import BackupUse
 from ebpflb.words.scheduler import Scheduler
 
 LOCAL, TERMINATING, USABLE = 1, 2, 4
 SOURCE_RANGES = 4
 COUNTS_OPEN = 16
+BACKUP = {BackupUse.NONE: 0, BackupUse.SPILL: 512, BackupUse.ONLY: 1024}
 DSR = 32
-TIMED = 512
+TIMED = 2048
 ID_BITS = 32
 TYPES = {
     FrontendType.CLUSTER_IP: 1,
@@ -181,9 +183,10 @@ def offer_of(frontend: Frontend) -> Offer:
         internal
         + 2 * external
         + SOURCE_RANGES * bool(frontend.allowed_sources)
-        + COUNTS_OPEN * frontend.scheduler.counts_open
+        + COUNTS_OPEN * (frontend.scheduler.counts_open or frontend.counts_open)
         + TIMED * (frontend.scheduler is Scheduler.LOWEST_LATENCY)
-        + DSR * frontend.dsr,
+        + DSR * frontend.dsr
+        + BACKUP[frontend.backup],
         SCHEDULERS[frontend.scheduler],
         frontend.affinity_timeout,
         frozenset((*each,) for each in frontend.allowed_sources) or None,

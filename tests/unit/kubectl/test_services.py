@@ -72,6 +72,23 @@ def test_settings_are_what_the_nodes_say(three):
     assert "source_ranges is none, not 192.0.2.0/24, 2001:db8::/32" in found["differences"]
 
 
+def test_the_policy_says_that_a_service_uses_its_backup(three):
+    for node in "abc":
+        say(three, node, frontend("10.1.0.1", backup="only"))
+    assert rows(three.run("services"))[0][4] == "Cluster, on its backup"
+    (found,) = json.loads(three.run("services", "-o", "json").stdout)
+    assert found["backup"] == "only"
+    say(three, "c", frontend("10.1.0.1", backup="spill"))
+    done = three.run("services", status=1)
+    assert "!! c: backup is spill, not only" in done.stdout
+
+
+def test_a_use_of_the_backup_that_only_newer_agents_know_is_left_out(three):
+    for node in "abc":
+        say(three, node, frontend("10.1.0.1", backup="odd"))
+    assert rows(three.run("services"))[0][4] == "Cluster"
+
+
 def test_backends_of_internal_policy_local_may_differ(three):
     for number, node in enumerate("abc"):
         here = frontend(more=[f"10.{number}.0.1"], internal_policy="Local")

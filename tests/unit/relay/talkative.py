@@ -158,6 +158,7 @@ def _explained(agent: RemoteAgent, source: str, target: str) -> AgentAnswer:
     found["model"] |= {
         "frontend": {**FRONTEND, "service": f"bank/{VAULT}"},
         "endpoints": [{"address": TELLER_IP, "why": "ready"}],
+        "backup": f"new connections go to its backup bank/{VAULT}",
     }
     found["differences"] = [f"Service is {name}, not bank/{VAULT}"]
     return AgentAnswer(agent, 0, json.dumps(found))

@@ -210,6 +210,7 @@ def test_what_the_model_wants_for_another_is_not_told(relayed):
     (found,) = relayed.found("namespaces/shop/explanations?from=curl&to=web")["items"]
     answer = found["answer"]
     assert (answer["model"]["frontend"], answer["differences"], answer["agree"]) == (None, [], None)
+    assert answer["model"]["backup"] == ""
 
 
 def test_hints_of_agents_are_left_out_and_their_failures_stay(relayed):

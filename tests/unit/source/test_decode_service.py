@@ -431,3 +431,36 @@ def test_a_wrong_annotation_of_ejection_does_not_count(value, why):
     assert found.problems == (
         f"metadata.annotations.ebpflb.io/ejection: {why}; the default is used",
     )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "field", "value"),
+    [
+        ("backup", "static", "backup", "static"),
+        ("backup", "ops/static-1", "backup", "ops/static-1"),
+        ("backup-for", "*", "backup_for", ("*",)),
+        ("backup-for", "shop, dev", "backup_for", ("shop", "dev")),
+        ("spill-at", "200", "spill_at", 200),
+    ],
+)
+def test_annotations_name_a_backup(annotation: str, text: str, field: str, value: Any):
+    found = annotated({f"ebpflb.io/{annotation}": text})
+    assert (getattr(found.annotated, field), found.problems) == (value, ())
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "wanted"),
+    [
+        ("backup", "Static", "must be the NAME of another Service, or NAMESPACE/NAME"),
+        ("backup", "ops/web/static", "must be the NAME of another Service, or NAMESPACE/NAME"),
+        ("backup", "/static", "must be the NAME of another Service, or NAMESPACE/NAME"),
+        ("backup-for", "shop,", "must be names of namespaces, separated by commas, or *"),
+        ("backup-for", "sh*", "must be names of namespaces, separated by commas, or *"),
+        ("spill-at", "0", "want a number from 1 to"),
+    ],
+)
+def test_a_wrong_backup_is_ignored_and_told(annotation: str, text: str, wanted: str):
+    found = annotated({f"ebpflb.io/{annotation}": text})
+    assert found.annotated == annotated(None).annotated
+    (line,) = found.problems
+    assert line.startswith(f"metadata.annotations.ebpflb.io/{annotation}: {wanted}")

@@ -210,6 +210,25 @@ def test_ejected_endpoints_and_failed_ones_are_told_of_then(past):
     assert [len(backends(past.told(each))) for each in (before, back)] == [2, 2]
 
 
+def test_the_backup_of_then_is_told_and_that_spilling_over_is_not_kept(past):
+    static = service("static", service_port("10.96.0.20"))
+    lent = endpoint_slice("static-1", endpoint("10.2.0.1"), service="static")
+    own = endpoint_slice("web-1", endpoint())
+    web = service("web", service_port(VIP), backup="static")
+    with_own = past.serve(web, static, lent, own)
+    without = past.serve(gone=[key_of(own)])
+    found = past.told(without)
+    assert backends(found) == [("10.2.0.1", 1)]
+    assert found["model"]["backup"].endswith("new connections go to its backup default/static")
+    assert whys(found) == ["ready; of the backup"]
+    found = past.told(with_own)
+    assert backends(found) == [("10.1.0.1", 1)]
+    assert found["model"]["backup"] == "default/static, once no endpoint of its own is usable"
+    limited = past.serve(service("web", service_port(VIP), backup="static", spill_at=10))
+    told = past.told(limited)["model"]["backup"]
+    assert told.endswith("; whether it spilled over is not kept")
+
+
 def test_of_two_services_that_ask_for_the_same_the_one_that_got_it_is_told(past):
     older = service("api", service_port(VIP), created="2024-01-01T00:00:00Z")
     younger = service("web", service_port(VIP), created="2025-01-01T00:00:00Z")

@@ -10,6 +10,7 @@ from ebpflb.dataplane.layout.records import (
     BackendRecord,
     DescRecord,
     SocketRecord,
+    backup_use,
     desc_flags,
     pack_name,
     unpack_name,
@@ -17,6 +18,8 @@ from ebpflb.dataplane.layout.records import (
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.service import ServicePortName
+from ebpflb.words.backup import BackupUse
+from ebpflb.words.scheduler import Scheduler
 from tests.unit.dataplane.desired import frontend
 
 U32 = st.integers(0, (1 << 32) - 1)
@@ -84,3 +87,19 @@ def test_a_masqueraded_frontend_says_so():
 
 def test_a_frontend_with_direct_server_return_says_so():
     assert desc_flags(frontend(dsr=True)) == enums.DescFlag.LB_DESC_DSR
+
+
+@pytest.mark.parametrize("use", list(BackupUse))
+def test_a_frontend_says_how_it_uses_its_backup(use: BackupUse):
+    assert backup_use(desc_flags(frontend(backup=use, dsr=True))) is use
+
+
+def test_a_frontend_that_uses_its_backup_in_two_ways_is_on_it():
+    both = enums.DescFlag.LB_DESC_ON_BACKUP | enums.DescFlag.LB_DESC_SPILLS
+    assert backup_use(both) is BackupUse.ONLY
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.RANDOM, Scheduler.LEAST_CONNECTIONS])
+def test_a_frontend_that_may_spill_over_has_its_connections_counted(scheduler: Scheduler):
+    found = frontend(counts_open=True, scheduler=scheduler)
+    assert desc_flags(found) == enums.DescFlag.LB_DESC_COUNTS_OPEN

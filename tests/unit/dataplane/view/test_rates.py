@@ -18,6 +18,7 @@ from ebpflb.model.address import Protocol, SocketAddress, parse_address
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Choice, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
+from ebpflb.words.backup import BackupUse
 from tests.memory_maps import memory_maps
 from tests.unit.dataplane.desired import backends, by_service, frontend, named
 
@@ -277,6 +278,17 @@ def seen(maps):
 def test_nothing_loaded_is_nothing_seen(maps):
     assert TrafficSampler(maps, lambda: 7.0).sample().services == {}
     assert TrafficSampler(maps, lambda: 7.0).sample().seconds == 7
+
+
+def test_the_use_of_a_backup_is_told(maps, sync):
+    lent = frontend(choice=backends("10.1.0.1"), backup=BackupUse.ONLY)
+    mixed = frontend("fd00::1", backends("fd01::1"), backup=BackupUse.SPILL)
+    sync.resync(by_service(lent, mixed))
+    found = seen(maps)
+    assert found.backups == {BackupUse.ONLY, BackupUse.SPILL}
+    assert rate(found, found).troubles == ("spills over to its backup", "on its backup")
+    sync.resync(by_service(replace(lent, backup=BackupUse.NONE)))
+    assert rate(found, seen(maps)).troubles == ()
 
 
 def test_frontends_and_backends_with_their_counters(maps, sync):

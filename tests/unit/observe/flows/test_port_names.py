@@ -83,3 +83,10 @@ def test_services_that_are_gone_do_not_gather_for_ever(ports, changes, in_kernel
     assert len(ports._known) < 2100
     assert ports.look_up(3000, Protocol.TCP).name.service == "gone-3000"
     assert ports.look_up(7, Protocol.TCP).endpoints[POD].pod == "default/a"
+
+
+def test_the_endpoints_of_a_backup_are_known_too(ports, changes):
+    changes.set(service("web", backup="static"))
+    changes.set(service("static"))
+    changes.set(endpoint_slice("s", endpoint("10.2.0.1", pod="default/s"), service="static"))
+    assert ports.look_up(7, Protocol.TCP).endpoints[address("10.2.0.1")].pod == "default/s"

@@ -4,12 +4,13 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ebpflb.model.address import format_address
 from ebpflb.model.changes import ApiObject, Changes
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.records import ServedRecord, line_of, read_name, read_record
 from ebpflb.observe.served.then import PastServices
-from tests.builders import NODE, endpoint_slice, service
+from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
 
 WEB = ServiceName("default", "web")
 TIME = "2026-11-24T02:10:00.000000000Z"
@@ -46,3 +47,21 @@ def test_names_that_occur_in_other_objects_make_nobody_read_those():
     assert len(found.changes.slices(WEB)) == 2
     # Of the same name as one of its slices, which is read to no avail.
     assert kept.read == ["web", "protocol", "cart", "cart"]
+
+
+def test_the_backup_of_then_is_read_too():
+    static = service("static", service_port("10.96.0.20"))
+    lent = endpoint_slice("static-1", endpoint("10.2.0.1"), service="static")
+    kept = Kept(service("web", backup="static"), static, lent, service("cart"))
+    found = PastServices(kept, lambda: Changes(NODE)).named(WEB, 0)
+    (frontend,) = found.changes.plan(WEB)
+    assert [format_address(each.address) for each in frontend.others.backends] == ["10.2.0.1"]
+    # The annotation has the name of the backup.
+    assert kept.read == ["web", "web", "static", "static-1"]
+    assert found.since == TIME
+
+
+def test_a_backup_of_then_that_is_not_known_is_no_error():
+    kept = Kept(service("web", backup="static"), endpoint_slice("web-1", endpoint()))
+    found = PastServices(kept, lambda: Changes(NODE)).named(WEB, 0)
+    assert found.changes.plan(WEB)[0].others.backends
