@@ -15,6 +15,7 @@ from ebpflb.source.api import (
     ExpiredError,
     MissingError,
     RefusedError,
+    WatchStream,
 )
 from ebpflb.source.api_objects import Item, WatchEvent
 from ebpflb.source.api_types import Fields
@@ -351,7 +352,10 @@ def test_an_event_makes_the_waits_short_again(play: Play):
 class Stopping(Script):
     """Stops the reflector between two events."""
 
-    def watch(self, *_: Any) -> Iterator[WatchEvent]:
+    def watch(self, *_: Any) -> WatchStream:
+        return WatchStream(self._events(), lambda: None)
+
+    def _events(self) -> Iterator[WatchEvent]:
         try:
             yield WatchEvent("ADDED", item(thing("a", "8")))
             self.stop()
@@ -367,6 +371,47 @@ def test_nothing_is_reported_about_a_watch_once_it_is_stopped():
     reflector.start()
     assert script.over.wait(SECONDS)
     assert notes.said == ["all: ", "is a"]
+
+
+class Silent(Script):
+    """Sends no event in a watch, until that is cut."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.begun = threading.Event()
+        self._cut = threading.Event()
+
+    def watch(self, *_: Any) -> WatchStream:
+        return WatchStream(self._events(), self._cut.set)
+
+    def _events(self) -> Iterator[WatchEvent]:
+        self.begun.set()
+        self._cut.wait()
+        self.over.set()
+        yield from ()
+
+
+def test_a_watch_ends_with_the_stop_without_an_event():
+    script = Silent(page(version="7"))
+    reflector = Reflector(script, THINGS, Notes())
+    reflector.start()
+    assert script.begun.wait(SECONDS)
+    reflector.stop()
+    assert script.over.wait(SECONDS)
+
+
+def test_a_watch_that_begins_after_the_stop_ends_at_once(monkeypatch: pytest.MonkeyPatch):
+    script = Silent(page(version="7"))
+    reflector = Reflector(script, THINGS, Notes())
+    begin = script.watch
+
+    def stop_and_begin(*_: Any) -> WatchStream:
+        reflector.stop()
+        return begin()
+
+    monkeypatch.setattr(script, "watch", stop_and_begin)
+    reflector.start()
+    assert script.over.wait(SECONDS)
 
 
 def test_a_server_that_lacks_what_is_optional_has_none_of_it(play: Play):
