@@ -55,6 +55,8 @@ METADATA = {
         "ebpflb.io/scheduler": "maglev",
         "ebpflb.io/ejection": "3",
         "ebpflb.io/dsr": "true",
+        "ebpflb.io/weights": "pods",
+        "ebpflb.io/weight": "3",
         "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z",
     },
     "ownerReferences": [{"kind": "ReplicaSet", "name": "odd-5d8f6c", "controller": True}],
@@ -115,6 +117,7 @@ ODD: dict[Kind, Manifest] = {
         "status": {"phase": "Running", "podIPs": [{"ip": "10.1.0.9"}], "conditions": CONDITIONS},
     },
     Kind.NAMESPACE: {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}},
+    Kind.POD_LABELS: {},
 }
 LABELS = {"kubernetes.io/service-name": "odd"}
 
