@@ -137,7 +137,7 @@ class World:
         """`raw`: an odd object of that kind, listed before the others; empty for none."""
         self._bench = Bench()
         self._events: list[SourceEvent] = []
-        self._source = KubernetesSource(Script(), NODE, self._events.append)
+        self._source = KubernetesSource(Script(), NODE, self._events.append, with_pods=False)
         for each in Kind:
             items = [json.dumps(other).encode() for other in OTHERS.get(each, ())]
             if raw and kind is each:

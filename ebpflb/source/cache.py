@@ -60,15 +60,25 @@ class Cache:
     def __contains__(self, key: ObjectKey) -> bool:
         return self._objects.get(key) is not None
 
+    def get(self, key: ObjectKey) -> ApiObject | None:
+        return self._objects.get(key)
+
     def uid(self, key: ObjectKey) -> str:
         """Empty if the object does not exist."""
         return self._uids.get(key, "")
+
+    def key(self, item: Item) -> ObjectKey:
+        """Without a name if the API server would not accept what is there."""
+        known = item.known
+        name = known.name if is_name(known.name) else ""
+        namespace = known.namespace or "default" if self._kind.is_namespaced else ""
+        return ObjectKey(self._kind, namespace if is_name(namespace) else "", name)
 
     def read(self, items: Iterable[Item]) -> Listed:
         """Decode the objects; changes nothing here."""
         found = Listed({}, {}, {})
         for item in items:
-            key = self._key(item)
+            key = self.key(item)
             found.uids[key] = item.known.uid
             try:
                 decoded = self._decoded(item)
@@ -91,7 +101,7 @@ class Cache:
 
     def change(self, item: Item, *, deleted: bool) -> list[Trigger]:
         """One object was added, modified or deleted."""
-        key = self._key(item)
+        key = self.key(item)
         listed = self.read([] if deleted else [item])
         self.errors.pop(key, None)
         self._uids.pop(key, None)
@@ -122,13 +132,6 @@ class Cache:
         if item.problem:
             raise SourceError(f"{identity(self._kind, item.known)}: {item.problem}")
         return decode(item.raw, self._label_keys, self._kind)
-
-    def _key(self, item: Item) -> ObjectKey:
-        """Without a name if the API server would not accept what is there."""
-        known = item.known
-        name = known.name if is_name(known.name) else ""
-        namespace = known.namespace or "default" if self._kind.is_namespaced else ""
-        return ObjectKey(self._kind, namespace if is_name(namespace) else "", name)
 
     def _set(self, key: ObjectKey, new: ApiObject | None, triggered: float | None) -> list[Trigger]:
         piece = new or self._objects.get(key)

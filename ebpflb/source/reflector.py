@@ -44,14 +44,14 @@ class Resource(NamedTuple):
     """A collection: its path, its RBAC name, and the selectors.
 
     is_optional: a server that does not have the resource counts as having no objects of it.
-    accept: the media type to ask for.
+    metadata_only: nothing else is asked for of the objects, a small part of a Pod.
     """
 
     path: str
     name: str
     query: Query
     is_optional: bool = False
-    accept: str = JSON
+    metadata_only: bool = False
 
 
 class Reader(Protocol):
@@ -187,8 +187,11 @@ class Reflector:
             self._stopped.wait(_SHORT_WATCH_SECONDS)
 
     def _request(self, query: Query) -> ApiRequest:
-        wanted = self._resource
-        return ApiRequest(wanted.path, wanted.name, query, accept=wanted.accept)
+        wanted, accept = self._resource, JSON
+        if wanted.metadata_only:
+            kind = "PartialObjectMetadata" if "watch" in query else "PartialObjectMetadataList"
+            accept = f"{JSON};as={kind};g=meta.k8s.io;v=v1"
+        return ApiRequest(wanted.path, wanted.name, query, accept=accept)
 
     def _take(self, event: WatchEvent) -> None:
         known = event.item.known

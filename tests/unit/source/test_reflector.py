@@ -11,6 +11,7 @@ import pytest
 from ebpflb.errors import SourceError
 from ebpflb.source import reflector as module
 from ebpflb.source.api import (
+    ApiRequest,
     BrokenError,
     ExpiredError,
     MissingError,
@@ -140,6 +141,30 @@ def test_the_watch_asks_for_bookmarks_from_the_version_of_the_list_on(play: Play
         "resourceVersion": "7",
     }
     assert played.script.silences == [SILENCE_SECONDS]
+
+
+def test_of_metadata_alone_lists_and_watches_ask_for_different_kinds():
+    asked: list[str] = []
+
+    class Asked(Script):
+        def items(self, request: ApiRequest) -> Any:
+            asked.append(request.accept)
+            return super().items(request)
+
+        def watch(self, request: ApiRequest, silence: float) -> WatchStream:
+            asked.append(request.accept)
+            return super().watch(request, silence)
+
+    for metadata_only in (False, True):
+        script = Asked(page(version="7"), [])
+        reflector = Reflector(script, THINGS._replace(metadata_only=metadata_only), Notes())
+        script.stop = reflector.stop
+        reflector.start()
+        assert script.over.wait(SECONDS)
+    assert [each for each in asked if each != "application/json"] == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        *2 * ["application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"],
+    ]
 
 
 def test_the_follower_is_called_from_one_thread_that_is_named_after_the_resource(play: Play):
