@@ -58,6 +58,8 @@ METADATA = {
         "ebpflb.io/backup": "prod/web",
         "ebpflb.io/backup-for": "*",
         "ebpflb.io/spill-at": "3",
+        "ebpflb.io/weights": "pods",
+        "ebpflb.io/weight": "3",
         "endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z",
     },
     "ownerReferences": [{"kind": "ReplicaSet", "name": "odd-5d8f6c", "controller": True}],
@@ -118,6 +120,7 @@ ODD: dict[Kind, Manifest] = {
         "status": {"phase": "Running", "podIPs": [{"ip": "10.1.0.9"}], "conditions": CONDITIONS},
     },
     Kind.NAMESPACE: {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}},
+    Kind.POD_LABELS: {},
 }
 LABELS = {"kubernetes.io/service-name": "odd"}
 
@@ -137,7 +140,7 @@ class World:
         """`raw`: an odd object of that kind, listed before the others; empty for none."""
         self._bench = Bench()
         self._events: list[SourceEvent] = []
-        self._source = KubernetesSource(Script(), NODE, self._events.append)
+        self._source = KubernetesSource(Script(), NODE, self._events.append, with_pods=False)
         for each in Kind:
             items = [json.dumps(other).encode() for other in OTHERS.get(each, ())]
             if raw and kind is each:

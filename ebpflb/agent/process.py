@@ -174,7 +174,13 @@ def run(settings: Settings) -> None:
 def _defaults(settings: Settings) -> Defaults:
     scheduler = Scheduler(settings.scheduler)
     dsr = Dsr(settings.dsr)
-    return Defaults(settings.masquerade_all, scheduler, settings.maglev_table_size, dsr)
+    return Defaults(
+        settings.masquerade_all,
+        scheduler,
+        settings.maglev_table_size,
+        dsr,
+        pod_labels=settings.watch_pods or settings.manifests is not None,
+    )
 
 
 def _address_rules(settings: Settings, api_servers: frozenset[SocketAddress]) -> AddressRules:

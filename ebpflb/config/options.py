@@ -105,7 +105,8 @@ class Settings:
         values.boolean,
         "true",
         "BOOL",
-        f"read the pods of this node: their names, and annotations {annotations.SOCKET_LB}  [true]",
+        f"read the pods of this node: their names, and annotations {annotations.SOCKET_LB}; and "
+        f"the labels of pods for Services with the annotation {annotations.WEIGHTS}  [true]",
     )
     events: bool = option(
         values.boolean, "true", "BOOL", "create Events for Services and Node  [true]"

@@ -10,12 +10,15 @@ from typing import NamedTuple
 from ebpflb.model.address import Address, SocketAddress
 from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
+from ebpflb.model.admission.labelled_pods import LabelledPods
 from ebpflb.model.admission.problems import ServiceProblem, problems
 from ebpflb.model.admission.tables import TableBudget
+from ebpflb.model.admission.without_effect import without_effect
 from ebpflb.model.backup.backups import Backups
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
 from ebpflb.model.plan import (
@@ -32,7 +35,6 @@ from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import (
     API_SERVER,
     Dsr,
-    Labels,
     Service,
     ServiceCidr,
     ServiceName,
@@ -40,12 +42,10 @@ from ebpflb.model.service import (
     ServicePortName,
 )
 from ebpflb.model.traffic_policy import categorize
-from ebpflb.words import annotations
 from ebpflb.words.scheduler import Scheduler
 
-ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace
+ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace | PodLabels
 ServiceNames = set[ServiceName]
-_DSR_IS_OFF = f"the annotation {annotations.DSR} has no effect: the option dsr is off on this node"
 
 
 class Kind(StrEnum):
@@ -57,10 +57,16 @@ class Kind(StrEnum):
     SERVICE_CIDR = "ServiceCIDR"
     POD = "Pod"
     NAMESPACE = "Namespace"
+    POD_LABELS = "PartialObjectMetadata"
 
     @property
     def is_namespaced(self) -> bool:
-        return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.POD)
+        return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.POD, Kind.POD_LABELS)
+
+    @property
+    def noun(self) -> str:
+        """What users know it as."""
+        return str(Kind.POD if self is Kind.POD_LABELS else self)
 
 
 class ObjectKey(NamedTuple):
@@ -72,16 +78,15 @@ class ObjectKey(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{self.namespace}/" if self.namespace else ""
-        return f"{self.kind} {place}{self.name}"
+        return f"{self.kind.noun} {place}{self.name}"
 
 
 def key_of(item: ApiObject) -> ObjectKey:
     if isinstance(item, Service):
         return ObjectKey(Kind.SERVICE, *item.name)
-    if isinstance(item, EndpointSlice):
-        return ObjectKey(Kind.ENDPOINT_SLICE, item.namespace, item.name)
-    if isinstance(item, Pod):
-        return ObjectKey(Kind.POD, item.namespace, item.name)
+    if isinstance(item, EndpointSlice | Pod | PodLabels):
+        names = {EndpointSlice: Kind.ENDPOINT_SLICE, Pod: Kind.POD, PodLabels: Kind.POD_LABELS}
+        return ObjectKey(names[type(item)], item.namespace, item.name)
     kinds = {Node: Kind.NODE, ServiceCidr: Kind.SERVICE_CIDR, PodNamespace: Kind.NAMESPACE}
     return ObjectKey(kinds[type(item)], "", item.name)
 
@@ -147,7 +152,7 @@ class Changes:
     The Node called node_name is this node; until it is known, the node is in no zone. The other
     Nodes matter only for DSR's tunnels, which are None while no Service can have DSR. selection:
     the Services to serve; another proxy serves the others. For one thread, except service(),
-    slices(), all_slices(), names() and objects(), which are thread-safe.
+    slices(), all_slices(), pod_labels(), names() and objects(), which are thread-safe.
     """
 
     def __init__(
@@ -175,6 +180,7 @@ class Changes:
         self._service_cidrs: dict[str, ServiceCidr] = {}
         self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
+        self._labelled = LabelledPods(self._slices, self.service)
         self.admission = Admission(rules)
         self.backups = Backups(self.service, self.slices)
         self._tables = TableBudget(defaults.scheduler, defaults.table_size)
@@ -200,7 +206,7 @@ class Changes:
 
     def why_left_out(self, service: Service) -> str:
         """Which selector does not match, as the end of a sentence; empty for a Service to serve."""
-        return self.selection.why_not(service, self._labels_of(service.name.namespace))
+        return self.selection.why_not(service, self._namespace(service.name.namespace).labels)
 
     @property
     def pod_sockets(self) -> PodSockets:
@@ -232,6 +238,11 @@ class Changes:
         """slices() for each Service that has some."""
         return list(self._slices.items())
 
+    def pod_labels(self, namespace: str, name: str) -> PodLabels | None:
+        """Of a pod of any node; those of a namespace without weighted Services are not known."""
+        found = self._objects.get(ObjectKey(Kind.POD_LABELS, namespace, name))
+        return found if isinstance(found, PodLabels) else None
+
     def names(self) -> ServiceNames:
         """The names of all Services, including those without a port to serve."""
         return {item.name for item in self._objects.all() if isinstance(item, Service)}
@@ -257,8 +268,11 @@ class Changes:
         self._admit_again()
         self._moved |= self._tables.take_changed() | self.backups.take_moved()
         names, self._moved = self._moved, set()
-        for key, old in self._objects.take().items():
+        changed = self._objects.take()
+        for key, old in changed.items():
             names |= self._affected(old, self._objects.get(key))
+        pods = [key[1:] for key in changed if key.kind is Kind.POD_LABELS]
+        names |= self._labelled.changed({pod: self.pod_labels(*pod) for pod in pods})
         return names | self.backups.primaries(names)
 
     def plan(self, name: ServiceName) -> tuple[Frontend, ...]:
@@ -339,7 +353,7 @@ class Changes:
 
     def problems(self) -> tuple[ServiceProblem, ...]:
         """What the Services to serve ask for and do not get, sorted by Service."""
-        invalid = self.backups.problems(self._problems)
+        invalid = self.backups.problems(self._labelled.problems(self._problems))
         found = problems(invalid, self.admission.refusals, self._tables.refused)
         return tuple(each for each in found if each.service not in self._left_out)
 
@@ -425,7 +439,7 @@ class Changes:
 
     def _link(self, new: ApiObject | None) -> None:
         if isinstance(new, Service):
-            if problems := self._problems_of(new):
+            if problems := (*new.problems, *without_effect(new, self._defaults)):
                 self._problems[new.name] = problems
             if any(map(self.ejections.threshold, new.ports)):
                 self._watched.add(new.name)
@@ -439,11 +453,6 @@ class Changes:
             self._service_cidrs[new.name] = new
         elif isinstance(new, Pod):
             self._pods[key_of(new)] = new
-
-    def _problems_of(self, service: Service) -> tuple[str, ...]:
-        if service.annotated.dsr and self._defaults.dsr is Dsr.OFF:
-            return (*service.problems, _DSR_IS_OFF)
-        return service.problems
 
     def _select(self, changed: ApiObject | None) -> None:
         if not self.selection.is_limited:
@@ -465,15 +474,14 @@ class Changes:
         if was_left_out is not (name in self._left_out):
             self._moved.add(name)
 
-    def _labels_of(self, namespace: str) -> Labels:
-        found = self._objects.get(ObjectKey(Kind.NAMESPACE, "", namespace))
-        return found.labels if isinstance(found, PodNamespace) else ()
+    def _namespace(self, name: str) -> PodNamespace:
+        found = self._objects.get(ObjectKey(Kind.NAMESPACE, "", name))
+        return found if isinstance(found, PodNamespace) else PodNamespace(name)
 
     def _has_socket_lb(self, pod: Pod) -> bool:
         if pod.socket_lb is not None:
             return pod.socket_lb
-        namespace = self._objects.get(ObjectKey(Kind.NAMESPACE, "", pod.namespace))
-        return not isinstance(namespace, PodNamespace) or namespace.socket_lb is not False
+        return self._namespace(pod.namespace).socket_lb is not False
 
     def _affected(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         if isinstance(old or new, Service):

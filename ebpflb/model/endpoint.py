@@ -58,6 +58,11 @@ class PackedEndpoints(Collection[Endpoint]):
         for at in range(0, len(self._addresses), _ADDRESS_SIZE):
             yield Address(self._addresses[at : at + _ADDRESS_SIZE])
 
+    @property
+    def pods(self) -> list[str]:
+        """The pod of each endpoint."""
+        return self._pods.split("\0")
+
     def last_at(self, address: Address) -> Endpoint | None:
         """The last endpoint with this address."""
         at = self._addresses.rfind(address)
@@ -66,11 +71,10 @@ class PackedEndpoints(Collection[Endpoint]):
         if at < 0:
             return None
         index = at // _ADDRESS_SIZE
-        return Endpoint(address, *self._places[index], self._pods.split("\0")[index])
+        return Endpoint(address, *self._places[index], self.pods[index])
 
     def __iter__(self) -> Iterator[Endpoint]:
-        pods = self._pods.split("\0")
-        for address, place, pod in zip(self.addresses, self._places, pods, strict=False):
+        for address, place, pod in zip(self.addresses, self._places, self.pods, strict=False):
             yield Endpoint(address, *place, pod)
 
     def __contains__(self, endpoint: object) -> bool:

@@ -126,13 +126,14 @@ class Defaults(NamedTuple):
 
     masquerade_all: SNAT for everything except external traffic under external policy Local, which
     preserves client addresses. scheduler: for Services that set none. table_size: slots of a lookup
-    table. dsr: which Services have direct server return.
+    table. dsr: which Services have direct server return. pod_labels: whether those are known.
     """
 
     masquerade_all: bool = False
     scheduler: Scheduler = Scheduler.RANDOM
     table_size: int = TABLE_SIZE
     dsr: Dsr = Dsr.OFF
+    pod_labels: bool = True
 
 
 NO_DEFAULTS = Defaults()

@@ -141,6 +141,14 @@ def socket_lb(annotations: object) -> bool | None:
     return _parsed(annotations, words.SOCKET_LB, _switch)
 
 
+def weight(annotations: object) -> tuple[int | None, str]:
+    """Of a Pod, and what is wrong with it, in one line; None without the annotation."""
+    try:
+        return _parsed(annotations, words.WEIGHT, _weight), ""
+    except FieldError as error:
+        return None, str(error)
+
+
 def of_service(annotations: object) -> tuple[Annotated, tuple[str, ...]]:
     """What they ask for, and what is wrong with them, one line each."""
     if not annotations:

@@ -39,6 +39,7 @@ WRONG_KUBECONFIG = (
 # The client has no types for it.
 _load_kubeconfig: Callable[..., None] = load_kube_config
 _load_pod_config: Callable[..., None] = load_incluster_config
+JSON = "application/json"
 _VERBS = {"GET": "list", "WATCH": "watch", "POST": "create"}
 
 Query = Mapping[str, str]
@@ -66,13 +67,17 @@ class UnreadableError(SourceError):
 
 
 class ApiRequest(NamedTuple):
-    """A request; resource and verb are for errors. verb: "" for the method's usual one."""
+    """A request; resource and verb are for errors. verb: "" for the method's usual one.
+
+    accept: the media type to answer in.
+    """
 
     path: str
     resource: str
     query: Query
     body: Fields | None = None
     verb: str = ""
+    accept: str = JSON
 
 
 class Api:
@@ -138,13 +143,14 @@ class Api:
         """Create an object. Raises SourceError."""
         self._read(self._send("POST", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
+    def watch(self, request: ApiRequest, silence: float) -> "WatchStream":
         """Events until the server ends the response, which has begun when this returns.
 
         `silence`: seconds without any data until the connection counts as dead. Raises
         SourceError, also from the iterator.
         """
-        return self._events(self._send("WATCH", request, (_CONNECT_SECONDS, silence)), request)
+        response = self._send("WATCH", request, (_CONNECT_SECONDS, silence))
+        return WatchStream(self._events(response, request), response.shutdown)
 
     def _events(self, response: Any, request: ApiRequest) -> Iterator[WatchEvent]:
         try:
@@ -231,6 +237,32 @@ class Api:
         return RefusedError(f"cannot {rbac_verb} {request.resource}: {status} {message}")
 
 
+class WatchStream(Iterator[WatchEvent]):
+    """The events of a watch."""
+
+    def __init__(self, events: Iterator[WatchEvent], shut_down: Callable[[], None]) -> None:
+        """`shut_down`: makes whoever waits for an event get none; ValueError, RuntimeError or
+        OSError if it is over.
+        """
+        self._events = events
+        self._shut_down = shut_down
+        self._is_cut = False
+
+    def __next__(self) -> WatchEvent:
+        try:
+            return next(self._events)
+        except SourceError:
+            if self._is_cut:
+                raise StopIteration from None
+            raise
+
+    def cut(self) -> None:
+        """End the watch now. Callable from any thread."""
+        self._is_cut = True
+        with suppress(ValueError, RuntimeError, OSError):
+            self._shut_down()
+
+
 class _Session(NamedTuple):
     server: ApiServer
     client: ApiClient
@@ -275,7 +307,7 @@ def _ask(client: ApiClient, verb: str, request: ApiRequest, timeout: tuple[float
         "GET" if verb == "WATCH" else verb,
         request.path,
         query_params=list(request.query.items()),
-        header_params={"Accept": "application/json", "Content-Type": "application/json"},
+        header_params={"Accept": request.accept, "Content-Type": JSON},
         body=request.body,
         auth_settings=["BearerToken"],
     )

@@ -212,7 +212,19 @@ class NamespaceObject(_Part):
     metadata: ObjectMetadata
 
 
-ApiType = ServiceObject | SliceObject | NodeObject | ServiceCidrObject | PodObject | NamespaceObject
+class PodLabelsObject(_Part):
+    metadata: ObjectMetadata
+
+
+ApiType = (
+    ServiceObject
+    | SliceObject
+    | NodeObject
+    | ServiceCidrObject
+    | PodObject
+    | NamespaceObject
+    | PodLabelsObject
+)
 API_TYPES: Mapping[Kind, type[ApiType]] = {
     Kind.SERVICE: ServiceObject,
     Kind.ENDPOINT_SLICE: SliceObject,
@@ -220,6 +232,7 @@ API_TYPES: Mapping[Kind, type[ApiType]] = {
     Kind.SERVICE_CIDR: ServiceCidrObject,
     Kind.POD: PodObject,
     Kind.NAMESPACE: NamespaceObject,
+    Kind.POD_LABELS: PodLabelsObject,
 }
 API_VERSIONS: Mapping[str, str] = {
     Kind.SERVICE: "v1",
@@ -228,6 +241,7 @@ API_VERSIONS: Mapping[str, str] = {
     Kind.SERVICE_CIDR: "networking.k8s.io/v1",
     Kind.POD: "v1",
     Kind.NAMESPACE: "v1",
+    Kind.POD_LABELS: "meta.k8s.io/v1",
 }
 
 

@@ -22,6 +22,7 @@ from ebpflb.model.address import (
 from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.extensions.annotated import Annotated
+from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import (
@@ -51,6 +52,8 @@ from ebpflb.source.api_types import (
     NodeObject,
     NodeObjectSpec,
     NodeObjectStatus,
+    ObjectMetadata,
+    PodLabelsObject,
     PodMetadata,
     PodObject,
     PodObjectStatus,
@@ -109,9 +112,9 @@ def kind_of(document: Fields | Json) -> Kind | None:
 def identity(kind: Kind, known: Known) -> str:
     """Kind, namespace and name of an object, as far as they can be read."""
     if not is_name(known.name):
-        return kind
+        return kind.noun
     namespace = known.namespace or "default" if kind.is_namespaced else ""
-    return f"{kind} {'/'.join(filter(is_name, (namespace, known.name)))}"
+    return f"{kind.noun} {'/'.join(filter(is_name, (namespace, known.name)))}"
 
 
 def decode(
@@ -124,8 +127,8 @@ def decode(
     and CIDRs that cannot be parsed are skipped; so are 0.0.0.0 and ::, except where the model
     refuses them. label_keys: the labels of Services and Namespaces to keep; with PROXY_LABEL, the
     selection decides which Services are for another proxy. kind: of an object that does not say
-    so, as in a list. Raises SourceError, which names the object and the field, and JsonError if the
-    kind cannot be read.
+    so, as in a list, or POD_LABELS for those of a Pod. Raises SourceError, which names the object
+    and the field, and JsonError if the kind cannot be read.
     """
     kind = kind or kind_of(document)
     if kind is None:
@@ -147,23 +150,27 @@ def _typed(kind: Kind, document: Fields | Json, label_keys: Collection[str]) -> 
 
 
 def _model(item: ApiType, label_keys: Collection[str]) -> ApiObject | None:
+    found: ApiObject | None
     match item:
         case ServiceObject():
-            return _service(item, label_keys)
+            found = _service(item, label_keys)
         case SliceObject():
-            return _endpoint_slice(item)
+            found = _endpoint_slice(item)
         case NodeObject():
-            return _node(item)
+            found = _node(item)
         case ServiceCidrObject():
             # Whatever its conditions are, as in kube-proxy.
             cidrs = item.spec.cidrs if item.spec else None
-            return ServiceCidr(item.metadata.name, _cidrs(cidrs))
+            found = ServiceCidr(item.metadata.name, _cidrs(cidrs))
         case PodObject():
-            return _pod(item)
+            found = _pod(item)
         case NamespaceObject():
             has_socket_lb = annotations.socket_lb(item.metadata.annotations)
             labels = _kept_labels(item.metadata, label_keys)
-            return PodNamespace(intern(item.metadata.name), has_socket_lb, labels)
+            found = PodNamespace(intern(item.metadata.name), has_socket_lb, labels)
+        case PodLabelsObject():
+            found = _pod_labels(item.metadata)
+    return found
 
 
 def _kept_labels(metadata: Metadata, keys: Collection[str]) -> Labels:
@@ -234,6 +241,15 @@ def _pod(item: PodObject) -> Pod:
         workload_of(metadata),
         metadata.uid or "",
     )
+
+
+def _pod_labels(metadata: ObjectMetadata) -> PodLabels:
+    keys = metadata.labels or {}
+    if not all(isinstance(each, str) for each in keys):
+        raise FieldError("metadata.labels", "must have texts as names")
+    labels = tuple((intern(key), value) for key, value in _kept_labels(metadata, keys))
+    namespace = intern(metadata.namespace or "default")
+    return PodLabels(namespace, metadata.name, labels, *annotations.weight(metadata.annotations))
 
 
 def workload_of(pod: PodMetadata) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model -> API objects, with the fields that decode() reads and no others.
 
-decode() makes the same object of them again, without `problems`. What decode() has left out, such
+decode() makes the same object of them again, without its problems. What decode() has left out, such
 as the type of a Service, is written as whatever has no other effect.
 """
 
@@ -11,13 +11,14 @@ from typing import Any
 from ebpflb.model.address import Address, format_address
 from ebpflb.model.changes import ApiObject, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
+from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
 from ebpflb.source import annotations, decode
 from ebpflb.source.api_types import API_VERSIONS, Fields
 from ebpflb.source.what_counts import SERVICE_LABEL
-from ebpflb.words.annotations import SOCKET_LB
+from ebpflb.words.annotations import SOCKET_LB, WEIGHT
 
 
 def encode(item: ApiObject) -> Fields:
@@ -159,6 +160,11 @@ def _namespace(item: PodNamespace) -> _Parts:
     return {}, {"labels": dict(item.labels), "annotations": _socket_lb(item.socket_lb)}
 
 
+def _pod_labels(item: PodLabels) -> _Parts:
+    weight = {} if item.weight is None else {WEIGHT: str(item.weight)}
+    return {}, {"labels": dict(item.labels), "annotations": weight}
+
+
 def _socket_lb(has_socket_lb: bool | None) -> Fields:
     return _given({SOCKET_LB: _switch(has_socket_lb)})
 
@@ -178,4 +184,5 @@ _ENCODERS: dict[type, Callable[[Any], _Parts]] = {
     ServiceCidr: _service_cidr,
     Pod: _pod,
     PodNamespace: _namespace,
+    PodLabels: _pod_labels,
 }

@@ -2,154 +2,22 @@
 """The source that lists and watches Services, EndpointSlices, the Node and other objects."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ebpflb.errors import SourceError
 from ebpflb.model.changes import (
     ApiObject,
-    Difference,
     Kind,
     ObjectKey,
-    TrackedObjects,
     key_of,
 )
-from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
-from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item
-from ebpflb.source.api_types import is_name
-from ebpflb.source.decode import decode, identity
+from ebpflb.source.cache import Cache
+from ebpflb.source.extensions.pod_labels import PodLabelWatches, weights_of
 from ebpflb.source.interface import API, SourceEvent, Trigger
 from ebpflb.source.reflector import Reader, Reflector, Resource
 from ebpflb.source.what_counts import SERVICE_LABEL
-
-
-def trigger_time(text: str) -> float | None:
-    """When a slice's endpoints changed, in seconds since 1970, as its controller has recorded it.
-
-    None if that is no time in RFC 3339.
-    """
-    with suppress(ValueError):
-        found = datetime.fromisoformat(text)
-        return found.timestamp() if found.tzinfo else None
-    return None
-
-
-class Listed(NamedTuple):
-    """Objects of one kind. An unreadable one stays as it was before, if it was known."""
-
-    objects: dict[ObjectKey, ApiObject]
-    uids: dict[ObjectKey, str]
-    errors: dict[str | ObjectKey, str]
-
-    @property
-    def names_all(self) -> bool:
-        """Whether at least the names of all objects are readable."""
-        return all(key.name for key in self.uids)
-
-
-class Cache:
-    """The latest objects of one kind from the API server, and what changed. No I/O.
-
-    errors: object -> one line, for those that cannot be read.
-    """
-
-    def __init__(self, kind: Kind, label_keys: Collection[str] = ()) -> None:
-        """`label_keys`: see decode()."""
-        self.errors: dict[str | ObjectKey, str] = {}
-        self._kind = kind
-        self._label_keys = label_keys
-        self._objects = TrackedObjects()
-        self._uids: dict[ObjectKey, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def __contains__(self, key: ObjectKey) -> bool:
-        return self._objects.get(key) is not None
-
-    def uid(self, key: ObjectKey) -> str:
-        """Empty if the object does not exist."""
-        return self._uids.get(key, "")
-
-    def read(self, items: Iterable[Item]) -> Listed:
-        """Decode the objects; changes nothing here."""
-        found = Listed({}, {}, {})
-        for item in items:
-            key = self._key(item)
-            found.uids[key] = item.known.uid
-            try:
-                decoded = self._decoded(item)
-            except SourceError as error:
-                found.errors[key] = str(error)
-                decoded = self._objects.get(key)
-            if decoded is not None:
-                found.objects[key] = decoded
-        return found
-
-    def replace(self, listed: Listed) -> list[Trigger]:
-        """Set the complete list of objects."""
-        self._uids, self.errors = listed.uids, listed.errors
-        # One without a readable name may be any that is missing.
-        gone = self._objects.keys() - listed.objects.keys() if listed.names_all else ()
-        triggers: list[Trigger] = []
-        for key in (*gone, *listed.objects):
-            triggers += self._set(key, listed.objects.get(key), None)
-        return triggers
-
-    def change(self, item: Item, *, deleted: bool) -> list[Trigger]:
-        """One object was added, modified or deleted."""
-        key = self._key(item)
-        listed = self.read([] if deleted else [item])
-        self.errors.pop(key, None)
-        self._uids.pop(key, None)
-        self.errors.update(listed.errors)
-        self._uids.update(listed.uids)
-        return self._set(key, listed.objects.get(key), trigger_time(item.known.triggered))
-
-    def take(self) -> Difference:
-        """What changed since the last call."""
-        return self._objects.take_difference()
-
-    def all(self) -> list[ApiObject]:
-        """The current objects."""
-        return self._objects.all()
-
-    def assume(self, sent: Iterable[ApiObject], *, is_listed: bool) -> None:
-        """Whoever calls take() has these; and until a list comes, they are what there is."""
-        listed, self._objects = self._objects, TrackedObjects()
-        assumed = {key_of(item): item for item in sent}
-        for key, item in assumed.items():
-            self._objects.set(key, item)
-        self._objects.take()
-        if is_listed:
-            for key in assumed.keys() | listed.keys():
-                self._objects.set(key, listed.get(key))
-
-    def _decoded(self, item: Item) -> ApiObject | None:
-        if item.problem:
-            raise SourceError(f"{identity(self._kind, item.known)}: {item.problem}")
-        return decode(item.raw, self._label_keys, self._kind)
-
-    def _key(self, item: Item) -> ObjectKey:
-        """Without a name if the API server would not accept what is there."""
-        known = item.known
-        name = known.name if is_name(known.name) else ""
-        namespace = known.namespace or "default" if self._kind.is_namespaced else ""
-        return ObjectKey(self._kind, namespace if is_name(namespace) else "", name)
-
-    def _set(self, key: ObjectKey, new: ApiObject | None, triggered: float | None) -> list[Trigger]:
-        piece = new or self._objects.get(key)
-        if not self._objects.set(key, new) or not isinstance(piece, EndpointSlice):
-            return []
-        if new is not None and triggered is None:
-            return []
-        service = ServiceName(piece.namespace, piece.service)
-        return [Trigger(service, piece.family, triggered if new else None)]
-
 
 # The selectors are kube-proxy's; the server does the filtering. Services also have PROXY_LABEL's.
 _SERVICES = Resource(
@@ -183,9 +51,10 @@ def _of_proxy(name: str) -> Resource:
 class KubernetesSource:
     """Calls emit() with what the API server sends, from its own threads.
 
-    The first event with objects comes once Services, slices and the Node have been listed, and
-    Namespaces if selectors use their labels; until then, events contain only errors. What cannot
-    be reached or read stays as it was, and is listed in the errors.
+    The first event with objects comes once Services, slices and the Node have been listed,
+    Namespaces if selectors use their labels, and the pods of namespaces with weighted Services
+    unless that fails; until then, events contain only errors. What cannot be reached or read stays
+    as it was, and is listed in the errors.
     """
 
     def __init__(
@@ -198,7 +67,10 @@ class KubernetesSource:
         all_nodes: bool = False,
         with_pods: bool = True,
     ) -> None:
-        """`all_nodes`: watch all Nodes, not only the one with that name, or its pods if at all."""
+        """`all_nodes`: watch all Nodes, not only the one with that name.
+
+        `with_pods`: watch that Node's pods, and the labels of pods by which Services have weights.
+        """
         self._node_key = ObjectKey(Kind.NODE, "", node_name)
         self._emit = emit
         self._lock = threading.Lock()
@@ -212,6 +84,10 @@ class KubernetesSource:
         self._triggers: list[Trigger] = []
         # The errors in the last event.
         self._told: Mapping[str | ObjectKey, str] = {}
+        self._labels = PodLabelWatches(api, self._update)
+        self._with_pods = with_pods
+        # Whether the first event with objects was sent; one with kept ones does not count.
+        self._begun = False
         self._stopped = False
         # How often objects have changed; and see SourceEvent.
         self._version = 0
@@ -240,6 +116,7 @@ class KubernetesSource:
             reflector.stop()
         with self._lock:
             self._stopped = True
+            self._labels.stop()
 
     def uid(self, key: ObjectKey) -> str:
         """Empty if the object is not known."""
@@ -248,7 +125,7 @@ class KubernetesSource:
     @property
     def is_listing(self) -> bool:
         """Whether what the first event needs has not been listed yet."""
-        return bool(self._missing)
+        return not self._begun
 
     @property
     def is_failing(self) -> bool:
@@ -262,23 +139,28 @@ class KubernetesSource:
         None if that is not known.
         """
         with self._lock:
-            if self._missing or any(self._unreachable.get(kind) for kind in self._required):
+            is_unknown = not self._begun or self._labels.is_listing
+            if is_unknown or any(self._unreachable.get(kind) for kind in self._required):
                 return None
-            return self._version, [item for cache in self._caches.values() for item in cache.all()]
+            found = [item for cache in self._caches.values() for item in cache.all()]
+            return self._version, found + self._labels.all()
 
     def serve(self, kept: Iterable[ApiObject], as_of: float) -> None:
         """Emit what the API server had at that time, unless it has answered by now."""
+        kept = list(kept)
         by_kind: dict[Kind, list[ApiObject]] = {kind: [] for kind in self._followed}
         for item in kept:
             if (kind := key_of(item).kind) in by_kind:
                 by_kind[kind].append(item)
         with self._lock:
-            if self._stopped or not self._missing:
+            if self._stopped or self._begun:
                 return
             for kind, items in by_kind.items():
                 self._caches[kind].assume(items, is_listed=kind in self._listed)
             self._as_of = as_of
-            upserts = tuple(item for items in by_kind.values() for item in items)
+            self._follow_labels()
+            labels = self._labels.assume(item for item in kept if isinstance(item, PodLabels))
+            upserts = (*(item for items in by_kind.values() for item in items), *labels)
             self._told = self._errors()
             self._emit(
                 SourceEvent(upserts, (), self._told, initial=True, complete=False, as_of=as_of)
@@ -289,17 +171,23 @@ class KubernetesSource:
         # Without the lock: reading them waits for the server. No other thread changes this kind.
         listed = self._caches[kind].read(items)
         with self._lock:
-            is_first = kind in self._missing
             self._missing.discard(kind)
             self._listed.add(kind)
             self._triggers += self._caches[kind].replace(listed)
-            self._send(initial=is_first and not self._missing)
+            if kind is Kind.SERVICE:
+                self._follow_labels()
+            self._send()
 
     def change(self, kind: Kind, item: Item, *, deleted: bool) -> None:
         """One object of a kind has changed."""
         with self._lock:
-            self._triggers += self._caches[kind].change(item, deleted=deleted)
-            self._send(initial=False)
+            cache = self._caches[kind]
+            key = cache.key(item)
+            before = weights_of(cache.get(key))
+            self._triggers += cache.change(item, deleted=deleted)
+            if weights_of(cache.get(key)) != before:
+                self._follow_labels()
+            self._send()
 
     def report(self, kind: Kind, error: str) -> None:
         """Why a kind cannot be listed or watched; empty once it can again."""
@@ -307,18 +195,36 @@ class KubernetesSource:
             before = self._errors()
             self._unreachable[kind] = error
             if self._errors() != before:
-                self._send(initial=False)
+                self._send()
 
-    def _send(self, *, initial: bool) -> None:
+    def _update(self, change: Callable[[], object]) -> None:
+        with self._lock:
+            change()
+            self._send()
+
+    def _follow_labels(self) -> None:
+        if self._with_pods and not self._stopped:
+            self._labels.follow(self._caches[Kind.SERVICE].all())
+
+    @property
+    def _is_waiting(self) -> bool:
+        return not self._begun and bool(self._missing or self._labels.is_listing)
+
+    def _send(self) -> None:
         """Emit the changes, if any; until everything was listed, only errors."""
         if self._stopped:
             return
-        differences = [] if self._missing else [each.take() for each in self._caches.values()]
+        is_waiting = self._is_waiting
+        initial = not (is_waiting or self._begun)
+        self._begun |= initial
+        differences = [] if is_waiting else [each.take() for each in self._caches.values()]
+        if not is_waiting:
+            differences.append(self._labels.take())
         removals = [key for each in differences for key in each.removals]
         if initial and self._lacks_node() and self._node_key not in removals:
             removals.append(self._node_key)
         triggers: list[Trigger] = []
-        if not self._missing:
+        if not is_waiting:
             triggers, self._triggers = self._triggers, triggers
             self._as_of = None
         event = SourceEvent(
@@ -330,22 +236,23 @@ class KubernetesSource:
             as_of=self._as_of,
         )
         self._version += bool(event.upserts or removals)
-        if self._says_something(event):
+        if self._says_something(event) or is_waiting:
             self._emit(event)
 
     def _says_something(self, event: SourceEvent) -> bool:
         """False if only unused fields have changed, as with the heartbeats of Nodes."""
         told, self._told = self._told, event.errors
-        if self._missing or event.initial:
+        if event.initial:
             return True
         return bool(event.upserts or event.removals or event.triggers) or event.errors != told
 
     def _errors(self) -> dict[str | ObjectKey, str]:
         errors: dict[str | ObjectKey, str] = {}
-        if lines := sorted({line for line in self._unreachable.values() if line}):
+        if lines := sorted({*self._unreachable.values(), self._labels.error} - {""}):
             errors[API] = "; ".join(lines)
         for cache in self._caches.values():
             errors.update(cache.errors)
+        errors.update(self._labels.errors)
         if self._node_key not in errors and self._lacks_node():
             name = self._node_key.name
             errors[str(self._node_key)] = f"Node {name} does not exist: --node-name must name one"

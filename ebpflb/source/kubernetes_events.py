@@ -77,7 +77,11 @@ class Announcer:
         about = announcement.about
         # The kubelet and kube-proxy refer to a Node by its name instead of its uid.
         uid = about.name if about.kind is Kind.NODE else self._uid(about)
-        regarding = {"apiVersion": API_VERSIONS[about.kind], "kind": str(about.kind), "uid": uid}
+        regarding = {
+            "apiVersion": API_VERSIONS[about.kind.noun],
+            "kind": about.kind.noun,
+            "uid": uid,
+        }
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

@@ -122,6 +122,8 @@ def _add_object(content: Content, fields: Fields, label_keys: Collection[str]) -
         content.remarks.append(f"objects of kind {fields['kind']} are ignored")
         return
     found = decode(fields, label_keys)
+    if kind is Kind.POD and (labels := decode(fields, label_keys, Kind.POD_LABELS)):
+        content.objects[key_of(labels)] = labels
     if found is not None:
         content.objects[key_of(found)] = found
     if found is None or (isinstance(found, Service) and not found.ports):

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from ebpflb.errors import SourceError
 from ebpflb.source.api import (
+    JSON,
     ApiRequest,
     BrokenError,
     ExpiredError,
@@ -19,6 +20,7 @@ from ebpflb.source.api import (
     Query,
     RefusedError,
     UnreadableError,
+    WatchStream,
 )
 from ebpflb.source.api_objects import Item, WatchEvent
 from ebpflb.source.api_types import ListMetadata, StatusObject, is_name
@@ -42,12 +44,14 @@ class Resource(NamedTuple):
     """A collection: its path, its RBAC name, and the selectors.
 
     is_optional: a server that does not have the resource counts as having no objects of it.
+    metadata_only: nothing else is asked for of the objects, a small part of a Pod.
     """
 
     path: str
     name: str
     query: Query
     is_optional: bool = False
+    metadata_only: bool = False
 
 
 class Reader(Protocol):
@@ -55,7 +59,7 @@ class Reader(Protocol):
 
     def items(self, request: ApiRequest) -> Generator[Item, None, ListMetadata]: ...
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]: ...
+    def watch(self, request: ApiRequest, silence: float) -> WatchStream: ...
 
 
 class Follower(Protocol):
@@ -88,6 +92,7 @@ class Reflector:
         self._follower = follower
         self._stopped = threading.Event()
         self._version = ""
+        self._events: WatchStream | None = None
         self._failures = 0
         self._is_refused = False
         self._is_reported = False
@@ -102,8 +107,10 @@ class Reflector:
         self._thread.start()
 
     def stop(self) -> None:
-        """Make the thread end after its current wait, without waiting for it."""
+        """Make the thread end, without waiting for it."""
         self._stopped.set()
+        if events := self._events:
+            events.cut()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -144,8 +151,7 @@ class Reflector:
         query = {**self._resource.query, "limit": str(_PAGE)}
         rest = "first"
         while rest:
-            request = ApiRequest(self._resource.path, self._resource.name, query)
-            page = yield from self._api.items(request)
+            page = yield from self._api.items(self._request(query))
             query["continue"] = rest = page.rest or ""
         self._version = page.resource_version or ""
         self._has_read()
@@ -158,9 +164,10 @@ class Reflector:
             "resourceVersion": self._version,
             "timeoutSeconds": str(random.randint(*_WATCH_SECONDS)),  # noqa: S311  no key
         }
-        request = ApiRequest(self._resource.path, self._resource.name, query)
         began = time.monotonic()
-        events = self._api.watch(request, SILENCE_SECONDS)
+        self._events = events = self._api.watch(self._request(query), SILENCE_SECONDS)
+        if self._stopped.is_set():
+            events.cut()
         if not self._in_doubt:
             self._recovered()
         try:
@@ -173,9 +180,18 @@ class Reflector:
         except SourceError as error:
             self._in_doubt |= not isinstance(error, BrokenError)
             raise
+        finally:
+            self._events = None
         self._has_read()
         if time.monotonic() - began < _SHORT_WATCH_SECONDS:
             self._stopped.wait(_SHORT_WATCH_SECONDS)
+
+    def _request(self, query: Query) -> ApiRequest:
+        wanted, accept = self._resource, JSON
+        if wanted.metadata_only:
+            kind = "PartialObjectMetadata" if "watch" in query else "PartialObjectMetadataList"
+            accept = f"{JSON};as={kind};g=meta.k8s.io;v=v1"
+        return ApiRequest(wanted.path, wanted.name, query, accept=accept)
 
     def _take(self, event: WatchEvent) -> None:
         known = event.item.known

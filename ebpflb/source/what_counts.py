@@ -35,6 +35,8 @@ def what_counts(kind: Kind, document: Fields, label_keys: Collection[str]) -> Fi
             return {"metadata": metadata, "addressType": "FQDN"}
     if kind is Kind.NODE:
         return {**document, "status": _node_status(status)}
+    if kind is Kind.POD_LABELS:
+        return {"metadata": metadata}
     if kind is Kind.POD:
         return {**document, "status": _pod_status(spec, status)}
     return document

@@ -14,13 +14,14 @@ from ebpflb.source.decode import decode
 from tests.builders import NODE, Manifest
 
 ONE_LINE = re.compile(
-    r"(Service|EndpointSlice|Node|ServiceCIDR)( [-a-z0-9./]+)?: [a-zA-Z][^\s:]*: .+"
+    r"(Service|EndpointSlice|Node|ServiceCIDR|Pod)( [-a-z0-9./]+)?: [a-zA-Z][^\s:]*: .+"
 )
 VERSIONS = {
     "Service": "v1",
     "EndpointSlice": "discovery.k8s.io/v1",
     "Node": "v1",
     "ServiceCIDR": "networking.k8s.io/v1",
+    "PartialObjectMetadata": "meta.k8s.io/v1",
 }
 ADDRESSES = ["10.96.0.1", "10.1.0.1", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "::", "127.0.0.1"]
 CIDRS = ["10.0.0.0/8", "0.0.0.0/0", "::/0", "10.0.0.1/33", "fd00::/64"]
@@ -126,6 +127,7 @@ METADATA = {
     "labels": st.just({"kubernetes.io/service-name": "web"}) | LABELS | VALUES,
     "creationTimestamp": TIMES | VALUES,
     "deletionTimestamp": TIMES | VALUES,
+    "annotations": _object({"ebpflb.io/weight": TEXTS | st.sampled_from(["0", "9"])}) | VALUES,
 }
 OBJECTS = st.fixed_dictionaries(
     {

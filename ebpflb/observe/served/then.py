@@ -24,6 +24,7 @@ _ALWAYS = (
     *(b'"kind":' + encode(kind) for kind in Kind if not kind.is_namespaced),
     *(b'"removed":', b'"ejection":'),
 )
+_POD_LABELS = b'"kind":' + encode(Kind.POD_LABELS)
 
 
 class ServedThen(NamedTuple):
@@ -94,6 +95,8 @@ class _Then:
         # Of objects that matter, or did.
         self._names: set[str] = set()
         self._name = name
+        # On each line with the labels of a pod that may be the Service's.
+        self._pods = (_POD_LABELS, b'"namespace":' + encode(name.namespace)) if name else ()
         self._label_keys = label_keys
         self.objects: dict[ObjectKey, ApiObject] = {}
         self.ejections: list[EjectionChange] = []
@@ -104,6 +107,7 @@ class _Then:
         return (
             all(each in line for each in self._needles)
             or any(each in line for each in _ALWAYS)
+            or (bool(self._pods) and all(each in line for each in self._pods))
             or (bool(self._names) and read_name(line) in self._names)
         )
 

@@ -4,12 +4,12 @@
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from ebpflb.errors import SourceError
 from ebpflb.from_json import JsonError
-from ebpflb.source.api import ApiRequest, UnreadableError
+from ebpflb.source.api import ApiRequest, UnreadableError, WatchStream
 from ebpflb.source.api_objects import Item, WatchEvent, event_of, item_of, items_of
 from ebpflb.source.api_types import Fields, ListMetadata
 from ebpflb.source.typed import FieldError
@@ -42,11 +42,11 @@ class Script:
         except (JsonError, FieldError) as error:
             raise UnreadableError(f"cannot read {request.resource}: {error}") from error
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
+    def watch(self, request: ApiRequest, silence: float) -> WatchStream:
         answer = self._answer(request)
         assert isinstance(answer, list), f"asked to watch, want {answer}"
         self.silences.append(silence)
-        return map(_event, answer)
+        return WatchStream(map(_event, answer), lambda: None)
 
     def _answer(self, request: ApiRequest) -> Any:
         if not self._answers:

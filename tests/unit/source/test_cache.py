@@ -14,8 +14,8 @@ from ebpflb.model.changes import ApiObject, Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item, item_of
 from ebpflb.source.api_types import Fields
+from ebpflb.source.cache import Cache
 from ebpflb.source.interface import Trigger
-from ebpflb.source.kubernetes import Cache
 from tests.builders import (
     Manifest,
     endpoint,

@@ -14,8 +14,8 @@ from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.pod import PodNamespace
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceCidr, ServiceName
-from ebpflb.source.api import ApiRequest, MissingError
-from ebpflb.source.api_objects import Item, WatchEvent
+from ebpflb.source.api import ApiRequest, MissingError, WatchStream
+from ebpflb.source.api_objects import Item
 from ebpflb.source.api_types import Fields, ListMetadata
 from ebpflb.source.interface import SourceEvent, Trigger
 from ebpflb.source.kubernetes import KubernetesSource
@@ -307,7 +307,7 @@ class Server:
     def items(self, request: ApiRequest) -> Generator[Item, None, ListMetadata]:
         return self._script(request).items(request)
 
-    def watch(self, request: ApiRequest, silence: float) -> Iterator[WatchEvent]:
+    def watch(self, request: ApiRequest, silence: float) -> WatchStream:
         return self._script(request).watch(request, silence)
 
     def _script(self, request: ApiRequest) -> Script:

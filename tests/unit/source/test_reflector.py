@@ -11,10 +11,12 @@ import pytest
 from ebpflb.errors import SourceError
 from ebpflb.source import reflector as module
 from ebpflb.source.api import (
+    ApiRequest,
     BrokenError,
     ExpiredError,
     MissingError,
     RefusedError,
+    WatchStream,
 )
 from ebpflb.source.api_objects import Item, WatchEvent
 from ebpflb.source.api_types import Fields
@@ -139,6 +141,30 @@ def test_the_watch_asks_for_bookmarks_from_the_version_of_the_list_on(play: Play
         "resourceVersion": "7",
     }
     assert played.script.silences == [SILENCE_SECONDS]
+
+
+def test_of_metadata_alone_lists_and_watches_ask_for_different_kinds():
+    asked: list[str] = []
+
+    class Asked(Script):
+        def items(self, request: ApiRequest) -> Any:
+            asked.append(request.accept)
+            return super().items(request)
+
+        def watch(self, request: ApiRequest, silence: float) -> WatchStream:
+            asked.append(request.accept)
+            return super().watch(request, silence)
+
+    for metadata_only in (False, True):
+        script = Asked(page(version="7"), [])
+        reflector = Reflector(script, THINGS._replace(metadata_only=metadata_only), Notes())
+        script.stop = reflector.stop
+        reflector.start()
+        assert script.over.wait(SECONDS)
+    assert [each for each in asked if each != "application/json"] == [
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        *2 * ["application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"],
+    ]
 
 
 def test_the_follower_is_called_from_one_thread_that_is_named_after_the_resource(play: Play):
@@ -351,7 +377,10 @@ def test_an_event_makes_the_waits_short_again(play: Play):
 class Stopping(Script):
     """Stops the reflector between two events."""
 
-    def watch(self, *_: Any) -> Iterator[WatchEvent]:
+    def watch(self, *_: Any) -> WatchStream:
+        return WatchStream(self._events(), lambda: None)
+
+    def _events(self) -> Iterator[WatchEvent]:
         try:
             yield WatchEvent("ADDED", item(thing("a", "8")))
             self.stop()
@@ -367,6 +396,47 @@ def test_nothing_is_reported_about_a_watch_once_it_is_stopped():
     reflector.start()
     assert script.over.wait(SECONDS)
     assert notes.said == ["all: ", "is a"]
+
+
+class Silent(Script):
+    """Sends no event in a watch, until that is cut."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.begun = threading.Event()
+        self._cut = threading.Event()
+
+    def watch(self, *_: Any) -> WatchStream:
+        return WatchStream(self._events(), self._cut.set)
+
+    def _events(self) -> Iterator[WatchEvent]:
+        self.begun.set()
+        self._cut.wait()
+        self.over.set()
+        yield from ()
+
+
+def test_a_watch_ends_with_the_stop_without_an_event():
+    script = Silent(page(version="7"))
+    reflector = Reflector(script, THINGS, Notes())
+    reflector.start()
+    assert script.begun.wait(SECONDS)
+    reflector.stop()
+    assert script.over.wait(SECONDS)
+
+
+def test_a_watch_that_begins_after_the_stop_ends_at_once(monkeypatch: pytest.MonkeyPatch):
+    script = Silent(page(version="7"))
+    reflector = Reflector(script, THINGS, Notes())
+    begin = script.watch
+
+    def stop_and_begin(*_: Any) -> WatchStream:
+        reflector.stop()
+        return begin()
+
+    monkeypatch.setattr(script, "watch", stop_and_begin)
+    reflector.start()
+    assert script.over.wait(SECONDS)
 
 
 def test_a_server_that_lacks_what_is_optional_has_none_of_it(play: Play):

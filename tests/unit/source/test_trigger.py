@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.source.kubernetes import trigger_time
+from ebpflb.source.cache import trigger_time
 from tests.builders import slice_manifest
 from tests.unit.source.scripted import item
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ebpflb.model.address import format_address
 from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.extensions.weights import Weights
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.records import ServedRecord, line_of, read_name, read_record
@@ -38,6 +40,17 @@ def test_a_slice_that_becomes_another_services_is_read():
     found = PastServices(kept, lambda: Changes(NODE)).named(WEB, 0)
     assert not found.changes.slices(WEB)
     assert kept.read == ["web", "web-1", "web-1"]
+
+
+def test_the_pods_of_its_namespace_have_the_labels_of_then():
+    v1, v2 = (PodLabels("default", "web-1", (("version", each),)) for each in ("v1", "v2"))
+    heavy = PodLabels("default", "web-2", weight=9)
+    pods = [v1, heavy, PodLabels("shop", "web-3", (("a", "default"),)), v2]
+    kept = Kept(service("web", weights=Weights()), *pods)
+    found = PastServices(kept, lambda: Changes(NODE)).named(WEB, 0).changes
+    assert found.pod_labels("default", "web-1") == v2
+    assert found.pod_labels("default", "web-2") == heavy
+    assert kept.read == ["web", "web-1", "web-2", "web-1"]
 
 
 def test_names_that_occur_in_other_objects_make_nobody_read_those():

@@ -3,6 +3,7 @@
 
 import json
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from ebpflb.source.api import Api, ApiRequest, BrokenError, ExpiredError, Missin
 from ebpflb.source.api_objects import WatchEvent, object_of
 from ebpflb.source.api_types import Fields
 from tests.unit.source.api_server import Answer, ApiServer, answer
+from tests.unit.source.scripted import SECONDS
 
 THINGS = ApiRequest("/api/v1/things", "things", {"labelSelector": "!hidden", "limit": "500"})
 POD = "kubernetes.config.incluster_config"
@@ -137,6 +139,26 @@ def test_a_watch_that_is_cut_is_broken_after_what_had_come(api: Api, server: Api
     assert read(next(events)) == event(1)
     with pytest.raises(BrokenError, match=r"\Acannot watch things: [^\n]+\Z"):
         next(events)
+
+
+def test_who_waits_for_an_event_of_a_watch_can_be_told_to_end(api: Api, server: ApiServer):
+    server.answers.append(Answer(pieces=(added(1),), end="silent"))
+    events = api.watch(THINGS, 2 * SECONDS)
+    assert read(next(events)) == event(1)
+    waiting = threading.Thread(target=list, args=(events,))
+    waiting.start()
+    events.cut()
+    waiting.join(SECONDS)
+    assert not waiting.is_alive()
+    events.cut()
+
+
+def test_the_answer_is_asked_for_as_a_media_type(api: Api, server: ApiServer):
+    server.answers += [answer({"items": []}), Answer()]
+    some = THINGS._replace(accept="application/json;as=Some")
+    list(api.items(some))
+    list(api.watch(some, 10))
+    assert [each.headers["Accept"] for each in server.requests] == 2 * [some.accept]
 
 
 def test_a_watch_that_falls_silent_is_broken(api: Api, server: ApiServer):
