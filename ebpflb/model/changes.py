@@ -11,10 +11,12 @@ from ebpflb.model.address import Address, SocketAddress
 from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
 from ebpflb.model.admission.problems import ServiceProblem, problems
-from ebpflb.model.admission.tables import TableBudget
+from ebpflb.model.admission.tables import TableBudget, without_tables
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.extensions.weighing import Weighing
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
 from ebpflb.model.plan import (
@@ -179,6 +181,8 @@ class Changes:
         self._claims = Claims()
         self._watched: ServiceNames = set()
         self._problems: dict[ServiceName, tuple[str, ...]] = {}
+        # Services whose weights have no effect.
+        self._in_vain: ServiceNames = set()
         self.tunnels = Tunnels() if defaults.dsr is not Dsr.OFF else None
 
     @property
@@ -217,8 +221,11 @@ class Changes:
         if service is None:
             return None
         service = self.admission.served(service)
-        is_without = name in self._tables.refused
-        return service.annotated_with(scheduler=Scheduler.RANDOM) if is_without else service
+        return without_tables(service) if name in self._tables.refused else service
+
+    def pod_labels(self, _namespace: str, _name: str) -> PodLabels | None:
+        """Of a pod of any node; None if nothing is known of it."""
+        return None
 
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
         """The slices of a Service, even of one that is not known."""
@@ -262,9 +269,11 @@ class Changes:
         service = self.served(name)
         if service is None or name in self._left_out:
             return ()
+        weighing = Weighing(service.annotated.weights, self.pod_labels)
         frontends = plan_service(
-            service, self.slices(name), self.node, self._defaults, self.ejections.watch
+            service, self.slices(name), self.node, self._defaults, self.ejections.watch, weighing
         )
+        self._in_vain = self._in_vain - {name} | ({name} if weighing.is_in_vain else set())
         if not self._claims.has_conflicts:
             return frontends
         return tuple(each for each in frontends if self.owner(each.key) == name)
@@ -333,7 +342,8 @@ class Changes:
 
     def problems(self) -> tuple[ServiceProblem, ...]:
         """What the Services to serve ask for and do not get, sorted by Service."""
-        found = problems(self._problems, self.admission.refusals, self._tables.refused)
+        refusals, refused = self.admission.refusals, self._tables.refused
+        found = problems(self._problems, self._in_vain, refusals, refused)
         return tuple(each for each in found if each.service not in self._left_out)
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
@@ -406,6 +416,7 @@ class Changes:
         if isinstance(old, Service):
             self._watched.discard(old.name)
             self._problems.pop(old.name, None)
+            self._in_vain.discard(old.name)
             self._claims.remove(self.admission.served(old))
             self.admission.remove(old)
             self._tables.remove(old.name)
@@ -465,16 +476,13 @@ class Changes:
 
     def _affected(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         if isinstance(old or new, Service):
-            return self._affected_by_service(old, new)
+            names = {each.name for each in (old, new) if isinstance(each, Service)}
+            return names | self._competitors(old, new)
         if isinstance(old or new, EndpointSlice):
             slices = (each for each in (old, new) if isinstance(each, EndpointSlice))
-            names = (ServiceName(each.namespace, each.service) for each in slices)
-            return {name for name in names if self.service(name)}
+            owners = {ServiceName(each.namespace, each.service) for each in slices}
+            return set(filter(self.service, owners))
         return self.names() if _planning_fields(old) != _planning_fields(new) else set()
-
-    def _affected_by_service(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
-        names = {each.name for each in (old, new) if isinstance(each, Service)}
-        return names | self._competitors(old, new)
 
     def _competitors(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         """The Services that ask for what only one of two versions of a Service asks for."""
