@@ -22,8 +22,8 @@ from ebpflb.model.plan import (
     FrontendKey,
     FrontendType,
     has_weights,
-    load_of,
     place_of,
+    to_weigh,
 )
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
@@ -85,7 +85,7 @@ def judge(
 
 def _weighed(judged: Sequence[EndpointVerdict], weighing: Weighing) -> Iterator[EndpointVerdict]:
     candidates = [each.endpoint for each in judged if each.is_candidate]
-    slots = weighing.slots(list(map(load_of, candidates)), 0)
+    slots = weighing.slots(list(map(to_weigh, candidates)), 0)
     left_out = {each for each, weight in zip(candidates, slots, strict=True) if not weight}
     for each in judged:
         if each.endpoint in left_out:

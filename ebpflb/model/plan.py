@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
-from ebpflb.model.extensions.weighing import Load, Weighing
+from ebpflb.model.extensions.weighing import ToWeigh, Weighing
 from ebpflb.model.node import Node
 from ebpflb.model.service import (
     Dsr,
@@ -279,7 +279,7 @@ class _Choosing(NamedTuple):
         """Those with a weight above 0."""
         if self.weighing is None:
             return backends
-        by_place = {place_of(each): load_of(each) for each in endpoints}
+        by_place = {place_of(each): to_weigh(each) for each in endpoints}
         offered = [by_place[SocketAddress(*each[:2])] for each in backends]
         slots = self.weighing.slots(offered, self.table_size)
         pairs = zip(backends, slots, strict=True)
@@ -343,8 +343,8 @@ def place_of(endpoint: PortEndpoint) -> SocketAddress:
     return SocketAddress(endpoint.endpoint.address, endpoint.port)
 
 
-def load_of(endpoint: PortEndpoint) -> Load:
-    return Load(endpoint.endpoint.pod, endpoint.weight)
+def to_weigh(endpoint: PortEndpoint) -> ToWeigh:
+    return ToWeigh(endpoint.endpoint.pod, endpoint.weight)
 
 
 def _backend(

@@ -17,4 +17,7 @@ WEIGHTS = f"{PREFIX}weights"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
 
+# On an EndpointSlice, Cilium's: a number.
+SLICE_WEIGHT = "service.cilium.io/weight"
+
 ANNOTATIONS = (SCHEDULER, EJECTION, DSR, WEIGHTS, WEIGHT, SOCKET_LB)

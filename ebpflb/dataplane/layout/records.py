@@ -96,7 +96,7 @@ def frontend_key_of(socket: bytes) -> FrontendKey:
     return FrontendKey(address, port, Protocol(protocol))
 
 
-class BackendState(NamedTuple):
+class BackendFields(NamedTuple):
     """What changes of a struct lb_backend while it belongs to one endpoint."""
 
     flags: int
@@ -131,7 +131,7 @@ class BackendRecord(NamedTuple):
         return _BACKEND.iter_unpack(values)
 
 
-def pack_backend(socket: bytes, state: BackendState, serial: int, service: int) -> bytes:
+def pack_backend(socket: bytes, state: BackendFields, serial: int, service: int) -> bytes:
     """Like BackendRecord(...).pack(), without creating the record."""
     return _BACKEND.pack(socket, *state, serial, service)
 
@@ -151,9 +151,9 @@ def serial_of(backend: bytes) -> int:
     return int(_BACKEND.unpack(backend)[3])
 
 
-def state_of(backend: bytes) -> BackendState:
+def state_of(backend: bytes) -> BackendFields:
     """Of a packed BackendRecord, without unpacking it."""
-    return BackendState(*_BACKEND.unpack(backend)[1:3])
+    return BackendFields(*_BACKEND.unpack(backend)[1:3])
 
 
 def pack_socket(address: Address, port: int, protocol: int) -> bytes:

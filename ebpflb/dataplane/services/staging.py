@@ -20,8 +20,8 @@ from ebpflb.dataplane.layout.records import (
     TRIAL,
     USABLE,
     WATCHED,
+    BackendFields,
     BackendRecord,
-    BackendState,
     DescRecord,
     backend_flags,
     desc_flags,
@@ -202,7 +202,7 @@ class _PortStaging:
         by_socket = {socket: weights.get(each[:2], 0) for each, socket in sockets.items()}
         known = self._known_backends()
         for socket in sorted(flags):
-            state = BackendState(flags[socket], by_socket[socket])
+            state = BackendFields(flags[socket], by_socket[socket])
             known[socket] = self._stage_backend(known.get(socket), socket, state)
         return {backend: known[socket] for backend, socket in sockets.items()}
 
@@ -238,12 +238,12 @@ class _PortStaging:
             socket, flags = self._socket(backend), backend_flags(backend)
             index = known.get(socket)
             if index is None:
-                state = BackendState(flags | SERVING * (socket in kept))
+                state = BackendFields(flags | SERVING * (socket in kept))
                 index = self._stage_backend(None, socket, state)
             elif socket not in named_here and socket not in kept:
                 before = BackendRecord.unpack(self._state.backends[index]).flags
                 kept_flags = before & (USABLE | SERVING | TRIAL)
-                self._stage_state(index, BackendState(kept_flags | flags))
+                self._stage_state(index, BackendFields(kept_flags | flags))
             found[socket] = index
         there = self._port.here if self._port else frozenset()
         self._staged.here[self._identity] = frozenset(found.values())
@@ -270,13 +270,13 @@ class _PortStaging:
             # While anything still refers to it, keep its flags for usable and on trial.
             before = BackendRecord.unpack(self._state.backends[index]).flags & (USABLE | TRIAL)
             flags = before | SERVING | backend_flags(kept[index])
-            self._stage_state(index, BackendState(flags))
+            self._stage_state(index, BackendFields(flags))
         return frozenset(kept)
 
     def _socket(self, backend: Backend) -> bytes:
         return pack_socket(backend.address, backend.port, self._name.protocol)
 
-    def _stage_state(self, index: int, state: BackendState) -> None:
+    def _stage_state(self, index: int, state: BackendFields) -> None:
         packed = self._state.backends[index]
         if state_of(packed) != state:
             old = BackendRecord.unpack(packed)
@@ -295,7 +295,7 @@ class _PortStaging:
         records = self._state.backends
         return {records[index][:_SOCKET_SIZE]: index for index in self._port.backends}
 
-    def _stage_backend(self, index: int | None, socket: bytes, state: BackendState) -> int:
+    def _stage_backend(self, index: int | None, socket: bytes, state: BackendFields) -> int:
         maps, staged = self._state, self._staged
         if index is None:
             index = _take("lb_backends", maps.backend_indices.take)
