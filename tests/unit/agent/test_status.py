@@ -155,7 +155,7 @@ def test_a_service_without_its_lookup_table_is_said_once(bench, caplog):
     assert told.startswith("default/web: scheduler random without weights instead: ")
     assert bench.report()["in_sync"] is True
     assert bench.samples()["ebpflb_services_without_table"] == 1
-    assert caplog.text.count("scheduler random instead") == 1
+    assert caplog.text.count("scheduler random without weights instead") == 1
     assert [(each.about.name, each.reason) for each in bench.announced] == [
         ("web", "NoLookupTable")
     ]
