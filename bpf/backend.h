@@ -8,7 +8,7 @@
 #include "scheduler.h"
 #include "verdict.h"
 
-/* number: 1 + the slot's number in its range; 0 if session affinity chose. */
+/* number: 1 + the slot's number in its range and table; 0 if session affinity chose. */
 struct lb_choice {
 	struct lb_backend *backend;
 	__u32 index;
@@ -57,7 +57,10 @@ static __always_inline int lb_backend_admits(const struct lb_choice *choice, __u
 	       lb_trial_admits(choice->index, client_bit);
 }
 
-/* A flow that a backend on trial does not admit goes to the next slot of the range. */
+/*
+ * A flow that a backend on trial does not admit goes to the next slot of the range, whatever the
+ * weights: slots that follow each other in the table may have the same backend.
+ */
 static __always_inline int lb_backend_pass_trials(const struct lb_opening *opening, __u32 i,
 						  struct lb_choice *choice)
 {

@@ -54,6 +54,17 @@ static __always_inline __u32 lb_turn_take(int index)
 	return turn;
 }
 
+/* Where a scheduler chooses: in the table, or without one among the backends themselves. */
+static __always_inline __u32 lb_range_first(const struct lb_range *range)
+{
+	return range->table ? range->base + range->count : range->base;
+}
+
+static __always_inline __u32 lb_range_size(const struct lb_range *range)
+{
+	return range->table ? range->table : range->count;
+}
+
 /*
  * Open connections; or the latency, times one more than these, as if each had to wait for those before
  * it: so a fast backend does not get everything (peak EWMA, as in Finagle and linkerd).
@@ -69,30 +80,50 @@ static __always_inline __s64 lb_scheduler_load_at(const struct lb_desc *desc, __
 	return (open > 0 ? open + 1 : 1) * (__s64)(lb_latency_of(*backend) + 1);
 }
 
+static __always_inline __u32 lb_scheduler_weight_at(__u32 slot)
+{
+	struct lb_backend *backend;
+	__u32 *index;
+	int i = slot;
+
+	index = lb_slots.lookup(&i);
+	if (!index)
+		return 1;
+	i = *index;
+	backend = lb_backends.lookup(&i);
+	return backend ? backend->weight : 1;
+}
+
 /*
- * Of two random slots, the one with less load: nearly as even as the minimum of all, and connections
- * opened at the same time do not all go to the same one.
+ * Of two random slots, the one with less load, in proportion to the weights: nearly as
+ * even as the minimum of all, and connections opened at the same time do not all go to the same
+ * one.
  */
 static __always_inline __u32 lb_scheduler_less_loaded_slot(const struct lb_desc *desc,
 							   const struct lb_range *range)
 {
-	__u32 one = bpf_get_prandom_u32() % range->count;
-	__u32 other = one + 1 + bpf_get_prandom_u32() % (range->count - 1);
+	__u32 size = lb_range_size(range);
+	__u32 one = bpf_get_prandom_u32() % size;
+	__u32 other = one + 1 + bpf_get_prandom_u32() % (size - 1);
+	__s64 load_one, load_other;
 
-	if (range->count == 1)
+	if (size == 1)
 		return range->base;
-	other = range->base + other % range->count;
-	one += range->base;
-	return lb_scheduler_load_at(desc, other) < lb_scheduler_load_at(desc, one) ? other : one;
+	other = lb_range_first(range) + other % size;
+	one += lb_range_first(range);
+	load_one = lb_scheduler_load_at(desc, one);
+	load_other = lb_scheduler_load_at(desc, other);
+	if (range->table) {
+		load_one *= lb_scheduler_weight_at(other);
+		load_other *= lb_scheduler_weight_at(one);
+	}
+	return load_other < load_one ? other : one;
 }
 
-/* The slot of a hash: in the table, or without one in the range itself, which differs by node. */
+/* The slot of a hash. Without a table it differs by node. */
 static __always_inline __u32 lb_scheduler_hashed_slot(const struct lb_range *range, __u32 hash)
 {
-	__u32 first = range->table ? range->base + range->count : range->base;
-	__u32 count = range->table ? range->table : range->count;
-
-	return first + ((__u64)hash * count >> 32);
+	return lb_range_first(range) + ((__u64)hash * lb_range_size(range) >> 32);
 }
 
 /*
@@ -138,7 +169,7 @@ static __always_inline __u32 lb_scheduler_slot(const struct lb_opening *opening)
 	if (lb_scheduler_hashes(opening->desc))
 		return opening->hashed_slot;
 	if (opening->number)
-		return range->base + (opening->number - 1) % range->count;
+		return range->base + (opening->number - 1) % (range->count + range->table);
 	if (opening->desc->scheduler == LB_SCHEDULER_LEAST_CONNECTIONS ||
 	    opening->desc->scheduler == LB_SCHEDULER_LOWEST_LATENCY)
 		return lb_scheduler_less_loaded_slot(opening->desc, range);
@@ -146,7 +177,7 @@ static __always_inline __u32 lb_scheduler_slot(const struct lb_opening *opening)
 		number = lb_turn_take(opening->turn);
 	else
 		number = bpf_get_prandom_u32();
-	return range->base + number % range->count;
+	return lb_range_first(range) + number % lb_range_size(range);
 }
 
 #endif

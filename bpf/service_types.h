@@ -31,7 +31,8 @@ enum lb_if_empty {
 
 /*
  * The backends are lb_slots[base] to lb_slots[base + count - 1]. They are followed by `table`
- * slots, 0 for none, with the same backends: the table in which schedulers look up a hash.
+ * slots, 0 for none, with the same backends: the table in which schedulers look up a hash, or, if
+ * the backends have different weights, in which each has as many slots as its weight.
  */
 struct lb_range {
 	__u32 base;
@@ -88,13 +89,17 @@ enum lb_backend_flag {
 	LB_BACKEND_TRIAL = 1 << 6,
 };
 
-/* One endpoint of one Service port. serial changes when the index is reused for another one. */
+/*
+ * One endpoint of one Service port. serial changes when the index is reused for another one. weight:
+ * where connections are compared and weights differ, otherwise 0.
+ */
 struct lb_backend {
 	struct lb_addr addr;
 	__be16 port;
 	__u8 proto;
 	__u8 pad;
-	__u32 flags;
+	__u16 flags;
+	__u16 weight;
 	__u32 serial;
 	__u32 service;
 };

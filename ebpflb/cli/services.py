@@ -38,6 +38,7 @@ backends.
   FAILED       those of them that the backend refused or did not answer
   FROM         which clients a backend serves: `this node` (its pods and processes),
                `elsewhere`, or `all`
+  STATE        among others the share of new connections of a backend whose weight differs
   <-           source ranges: only clients in these may connect
   DSR          direct server return: packets from outside the cluster reach a pod on another
                node through a `tunnel to` that node; a pod without one gets SNAT
@@ -103,22 +104,23 @@ def _plain(found: "FrontendInForce") -> dict[str, Any]:
         **name_of(frontend)._asdict(),
         **settings_of(frontend)._asdict(),
         **dict(zip(COUNTS, counts_of(found), strict=True)),
-        "local": _plain_choice(frontend.local, found.backends, has_dsr=False),
-        "others": _plain_choice(frontend.others, found.backends, has_dsr=frontend.dsr),
+        "local": _plain_choice(frontend.local, found, has_dsr=False),
+        "others": _plain_choice(frontend.others, found, has_dsr=frontend.dsr),
         "draining": [_plain_backend(each, has_dsr=False) for each in found.draining],
     }
 
 
-def _plain_choice(
-    choice: "Choice", backends: "Mapping[Backend, BackendInUse]", *, has_dsr: bool
-) -> dict[str, Any]:
+def _plain_choice(choice: "Choice", found: "FrontendInForce", *, has_dsr: bool) -> dict[str, Any]:
     return {
-        "backends": [_plain_backend(backends[each], has_dsr=has_dsr) for each in choice.backends],
+        "backends": [
+            _plain_backend(found.in_use(each), share, has_dsr=has_dsr)
+            for each, share in zip(choice.backends, choice.shares, strict=True)
+        ],
         "if_empty": choice.if_empty,
     }
 
 
-def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
+def _plain_backend(found: "BackendInUse", share: float = 0.0, *, has_dsr: bool) -> dict[str, Any]:
     address, port, is_local, is_terminating, ejection = found.backend[:5]
     return {
         "address": format_address(address),
@@ -126,6 +128,7 @@ def _plain_backend(found: "BackendInUse", *, has_dsr: bool) -> dict[str, Any]:
         "local": is_local,
         "terminating": is_terminating,
         "usable": found.usable,
+        "share": round(share, 4),
         "ejection": ejection.word,
         "tunnel_to": _tunnel_to(found) if has_dsr else "",
         "active": found.active,
@@ -150,10 +153,13 @@ def _below(found: "FrontendInForce") -> Iterator[_Below]:
         yield _Below("  <-", prefix, "source range")
     if local == others:
         yield from _backends(found, local, "all")
+    elif local.weights or others.weights:
+        yield from _backends(found, local, "this node")
+        yield from _backends(found, others, "elsewhere")
     else:
         both = [backend for backend in local.backends if backend in others.backends]
         for backend in both:
-            yield _backend(found, found.backends[backend], "all")
+            yield _backend(found, found.in_use(backend), "all")
         yield from _backends(found, local, "this node", but=both)
         yield from _backends(found, others, "elsewhere", but=both)
     for each in found.draining:
@@ -165,17 +171,22 @@ def _backends(
 ) -> Iterator[_Below]:
     if not choice.backends:
         yield _Below("  ->", "(none)", choice.if_empty, source)
-    for backend in choice.backends:
+    for backend, share in zip(choice.backends, choice.shares, strict=True):
         if backend not in but:
-            yield _backend(found, found.backends[backend], source)
+            weighted = share if choice.weights else None
+            yield _backend(found, found.in_use(backend), source, weighted)
 
 
-def _backend(frontend: "FrontendInForce", found: "BackendInUse", source: str) -> _Below:
+def _backend(
+    frontend: "FrontendInForce", found: "BackendInUse", source: str, share: float | None = None
+) -> _Below:
+    """`share`: of new connections, if weights differ."""
     address, port, is_local, is_terminating, ejection = found.backend[:5]
     state = ["local" if is_local else "remote"]
     if frontend.frontend.dsr and found.tunnel_to and source in ("all", "elsewhere"):
         state.append(f"tunnel to {_tunnel_to(found)}")
     state += ["terminating"] if is_terminating else []
+    state += [f"{share:.1%}"] if share is not None else []
     if ejection.is_left_out:
         state.append(ejection.shown)
     elif not found.usable:

@@ -154,7 +154,7 @@ def _of_mode(flags: dict[str, object], mode: str, warn: Warn) -> dict[str, objec
     return flags
 
 
-# Endpoints have no weights, and never had in kube-proxy.
+# kube-proxy gives all endpoints the same weight; here they have those of the Service.
 _SCHEDULERS = {
     "rr": Scheduler.ROUND_ROBIN,
     "wrr": Scheduler.ROUND_ROBIN,
@@ -169,6 +169,8 @@ _NEAREST = {
     "nq": Scheduler.LEAST_CONNECTIONS,
     "lblc": Scheduler.LEAST_CONNECTIONS,
     "lblcr": Scheduler.LEAST_CONNECTIONS,
+    # One address of a Service, one server: here the clients' addresses make it several.
+    "dh": Scheduler.SOURCE_HASH,
 }
 
 

@@ -50,6 +50,9 @@ class DemoRow(NamedTuple):
 
 # No Service here has more pods.
 _QUESTIONS = enough(6)
+_MANY_QUESTIONS = 1000
+# Six and a half standard deviations of that many.
+_SPREAD = 0.062
 
 CLUSTER = ServiceSpec("web", 21, "NodePort", node_port=30100)
 LOCAL = ServiceSpec(
@@ -60,6 +63,7 @@ ROLLING = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
 ELSEWHERE = ServiceSpec("elsewhere", 25, "NodePort", node_port=30103)
 DIRECT = ServiceSpec("direct", 26, "NodePort", node_port=30104)
 BACKED = ServiceSpec("backed", 27, "NodePort", node_port=30105)
+WEIGHTED = ServiceSpec("weighted", 28, "NodePort", node_port=30106)
 GRACE_SECONDS = 2.0
 
 _RATE = 150.0
@@ -208,6 +212,34 @@ def _write_backed(lab: Lab, pods: Sequence[Member]) -> None:
     service, *slices = lab.service(BACKED, pods)
     service["metadata"]["annotations"] = {annotations.BACKUP: CLUSTER.name}
     lab.write_manifests([service, *slices], "demo-backed.yaml")
+
+
+def weight_rows(lab: Lab) -> Iterator[DemoRow]:
+    """Of two versions, each in EndpointSlices of its own, the second gets a tenth."""
+    old, new, *_ = lab.pods
+    lab.write_manifests(_weighed(lab, {old: 90, new: 10}), "demo-weighted.yaml")
+    _wait_until(lambda: all(_offered(node, WEIGHTED) for node in lab.nodes))
+    node = lab.node("node1")
+    for way, member, address, port in (
+        ("pod -> ClusterIP", lab.pod("pod-1-3"), lab.cluster_ip(WEIGHTED.number), WEIGHTED.port),
+        ("outside -> NodePort", lab.client, node.ipv4, WEIGHTED.node_port),
+    ):
+        seen = ask(member, Question(address, port, times=_MANY_QUESTIONS))
+        share = sum(answer.get("pod") == new.name for answer in seen) / _MANY_QUESTIONS
+        # Exceeded once in 10^10 runs.
+        about = "10 %" if abs(share - 0.1) < _SPREAD else f"{share:.1%}"
+        what = f"{way}, weights 90:10, {_MANY_QUESTIONS:,} connections"
+        yield DemoRow(what, "about 10 % to the second pod", f"about {about} to the second pod")
+
+
+def _weighed(lab: Lab, weights: Mapping[Member, int]) -> Iterator[dict[str, Any]]:
+    service, *_ = lab.service(WEIGHTED, ())
+    yield service
+    for pod, weight in weights.items():
+        for piece in lab.service(WEIGHTED, [pod])[1:]:
+            piece["metadata"]["name"] += f"-{pod.name}"
+            piece["metadata"]["annotations"] = {annotations.SLICE_WEIGHT: str(weight)}
+            yield piece
 
 
 def xdp_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
@@ -366,6 +398,7 @@ def _run(console: Console) -> int:
             console.print("An agent is on each node. Now the traffic.\n")
             rows = list(_show(console, "Paths", path_rows(lab)))
             rows += _show(console, "Backup", backup_rows(lab))
+            rows += _show(console, "Weights", weight_rows(lab))
             rows += _show(console, "Changes under load", change_rows(lab, agents))
             agents["node1"].stop()
             rows += _show(console, "XDP", xdp_rows(lab, Path(logs)))

@@ -12,13 +12,14 @@ from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
 from ebpflb.model.admission.labelled_pods import LabelledPods
 from ebpflb.model.admission.problems import ServiceProblem, problems
-from ebpflb.model.admission.tables import TableBudget
+from ebpflb.model.admission.tables import TableBudget, without_tables
 from ebpflb.model.admission.without_effect import without_effect
 from ebpflb.model.backup.backups import Backups
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
 from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.extensions.weighing import Weighing
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
 from ebpflb.model.plan import (
@@ -189,6 +190,8 @@ class Changes:
         # The Services of which open connections may be ended.
         self.with_ending: ServiceNames = set()
         self._problems: dict[ServiceName, tuple[str, ...]] = {}
+        # Services whose weights have no effect.
+        self._in_vain: ServiceNames = set()
         self.tunnels = Tunnels() if defaults.dsr is not Dsr.OFF else None
 
     @property
@@ -227,8 +230,7 @@ class Changes:
         if service is None:
             return None
         service = self.admission.served(service)
-        is_without = name in self._tables.refused
-        return service.annotated_with(scheduler=Scheduler.RANDOM) if is_without else service
+        return without_tables(service) if name in self._tables.refused else service
 
     def slices(self, name: ServiceName) -> tuple[EndpointSlice, ...]:
         """The slices of a Service, even of one that is not known."""
@@ -237,6 +239,14 @@ class Changes:
     def all_slices(self) -> list[tuple[ServiceName, tuple[EndpointSlice, ...]]]:
         """slices() for each Service that has some."""
         return list(self._slices.items())
+
+    def weighing(self, service: Service) -> Weighing:
+        """What pods of other namespaces say does not count."""
+
+        def labels_of(namespace: str, pod: str) -> PodLabels | None:
+            return self.pod_labels(namespace, pod) if namespace == service.name.namespace else None
+
+        return Weighing(service.annotated.weights, labels_of)
 
     def pod_labels(self, namespace: str, name: str) -> PodLabels | None:
         """Of a pod of any node; those of a namespace without weighted Services are not known."""
@@ -281,9 +291,11 @@ class Changes:
         if service is None or name in self._left_out:
             return ()
         lent = self.backups.lent(service)
+        weighing, watch = self.weighing(service), self.ejections.watch
         frontends = lent.marked(
-            plan_service(service, lent.slices, self.node, self._defaults, self.ejections.watch)
+            plan_service(service, lent.slices, self.node, self._defaults, watch, weighing)
         )
+        self._in_vain = self._in_vain - {name} | ({name} if weighing.is_in_vain else set())
         if not self._claims.has_conflicts:
             return frontends
         return tuple(each for each in frontends if self.owner(each.key) == name)
@@ -354,7 +366,8 @@ class Changes:
     def problems(self) -> tuple[ServiceProblem, ...]:
         """What the Services to serve ask for and do not get, sorted by Service."""
         invalid = self.backups.problems(self._labelled.problems(self._problems))
-        found = problems(invalid, self.admission.refusals, self._tables.refused)
+        refusals, refused = self.admission.refusals, self._tables.refused
+        found = problems(invalid, self._in_vain, refusals, refused)
         return tuple(each for each in found if each.service not in self._left_out)
 
     def _replace(self, key: ObjectKey, new: ApiObject | None) -> None:
@@ -428,6 +441,7 @@ class Changes:
             self._watched.discard(old.name)
             self.with_ending.discard(old.name)
             self._problems.pop(old.name, None)
+            self._in_vain.discard(old.name)
             self._claims.remove(self.admission.served(old))
             self.admission.remove(old)
             self._tables.remove(old.name)
@@ -485,16 +499,13 @@ class Changes:
 
     def _affected(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         if isinstance(old or new, Service):
-            return self._affected_by_service(old, new)
+            names = {each.name for each in (old, new) if isinstance(each, Service)}
+            return names | self._competitors(old, new)
         if isinstance(old or new, EndpointSlice):
             slices = (each for each in (old, new) if isinstance(each, EndpointSlice))
-            names = (ServiceName(each.namespace, each.service) for each in slices)
-            return {name for name in names if self.service(name)}
+            owners = {ServiceName(each.namespace, each.service) for each in slices}
+            return set(filter(self.service, owners))
         return self.names() if _planning_fields(old) != _planning_fields(new) else set()
-
-    def _affected_by_service(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
-        names = {each.name for each in (old, new) if isinstance(each, Service)}
-        return names | self._competitors(old, new)
 
     def _competitors(self, old: ApiObject | None, new: ApiObject | None) -> ServiceNames:
         """The Services that ask for what only one of two versions of a Service asks for."""

@@ -115,7 +115,10 @@ class SlicePort(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndpointSlice:
-    """An EndpointSlice of the Service `service` in its own namespace."""
+    """An EndpointSlice of the Service `service` in its own namespace.
+
+    weight: of each of its endpoints, None without one.
+    """
 
     namespace: str
     name: str
@@ -123,13 +126,18 @@ class EndpointSlice:
     family: Family
     ports: tuple[SlicePort, ...] = ()
     endpoints: PackedEndpoints = NO_ENDPOINTS
+    weight: int | None = None
 
 
 class PortEndpoint(NamedTuple):
-    """An endpoint together with its port number; address and port are its identity."""
+    """An endpoint together with its port number; address and port are its identity.
+
+    weight: of its slice.
+    """
 
     endpoint: Endpoint
     port: int
+    weight: int | None = None
 
 
 def endpoints_of(port: ServicePort, slices: Iterable[EndpointSlice]) -> tuple[PortEndpoint, ...]:
@@ -154,4 +162,5 @@ def _candidates(
         if piece.family is service_port.family:
             for port in piece.ports:
                 if (port.name, port.protocol) == service_port.name[2:]:
-                    yield from (PortEndpoint(endpoint, port.port) for endpoint in piece.endpoints)
+                    for endpoint in piece.endpoints:
+                        yield PortEndpoint(endpoint, port.port, piece.weight)

@@ -15,8 +15,18 @@ from ebpflb.model.backup.told import backup_told
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import PortEndpoint, endpoints_of
+from ebpflb.model.extensions.weighing import Weighing
 from ebpflb.model.node import Node
-from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, place_of
+from ebpflb.model.plan import (
+    Backend,
+    Choice,
+    Frontend,
+    FrontendKey,
+    FrontendType,
+    has_weights,
+    place_of,
+    to_weigh,
+)
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
 from ebpflb.words.backup import BackupUse
@@ -53,11 +63,12 @@ def judge(
     node: Node,
     policy: TrafficPolicy,
     watch: PortWatch = NO_WATCH,
+    weighing: Weighing | None = None,
 ) -> tuple[EndpointVerdict, ...]:
     """Judge every endpoint under one traffic policy, in the given order.
 
-    categorize() and `watch` decide which are candidates; this only words the reasons. A policy that
-    no frontend of the port uses has no candidates.
+    categorize(), `watch` and `weighing` decide which are candidates; this only words the reasons. A
+    policy that no frontend of the port uses has no candidates.
     """
     sets = categorize(port, endpoints, node)
     is_local = policy is TrafficPolicy.LOCAL
@@ -70,9 +81,21 @@ def judge(
         for each in endpoints
     )
     ejection_states = watch.states(list(map(place_of, chosen)))
-    return tuple(
+    judged = tuple(
         _judge_again(each, ejection_states.get(place_of(each.endpoint))) for each in verdicts
     )
+    return tuple(_weighed(judged, weighing)) if weighing else judged
+
+
+def _weighed(judged: Sequence[EndpointVerdict], weighing: Weighing) -> Iterator[EndpointVerdict]:
+    candidates = [each.endpoint for each in judged if each.is_candidate]
+    slots = weighing.slots(list(map(to_weigh, candidates)), 0)
+    left_out = {each for each, weight in zip(candidates, slots, strict=True) if not weight}
+    for each in judged:
+        if each.endpoint in left_out:
+            yield EndpointVerdict(each.endpoint, False, f"{each.why}, but its weight is 0")
+        else:
+            yield each
 
 
 def _judge_again(verdict: EndpointVerdict, ejection: EjectionState | None) -> EndpointVerdict:
@@ -141,7 +164,7 @@ def _verdict(verdict: EndpointVerdict) -> Plain:
 
 
 def _plain_endpoint(each: PortEndpoint, node: Node) -> Plain:
-    target, port = each
+    target, port = each[:2]
     return {
         "address": format_address(target.address),
         "port": port,
@@ -194,8 +217,9 @@ def _choice(choice: Choice, policy: TrafficPolicy) -> Plain:
                 "local": each.local,
                 "terminating": each.terminating,
                 "ejection": each.ejection.word,
+                "share": round(share, 4),
             }
-            for each in choice.backends
+            for each, share in zip(choice.backends, choice.shares, strict=True)
         ],
         "if_empty": str(choice.if_empty),
     }
@@ -238,6 +262,7 @@ def _choice_differences(clients: str, kernel: Choice, model: Choice) -> Iterator
 def _backend(backend: Backend) -> str:
     state = f"{', terminating' * backend.terminating}{' of this node' * backend.local}"
     state += f", {backend.ejection.shown}" if backend.ejection else ""
+    state += f", weight {backend.weight}" if backend.weight != 1 else ""
     return f"{format_address(backend.address)} port {backend.port}{state}"
 
 
@@ -300,7 +325,10 @@ def _judged(
     lent = changes.backups.lent(service)
     slices = sorted(lent.slices, key=attrgetter("name"))
     watch = changes.ejections.watch(port)
-    verdicts = judge(port, endpoints_of(port, slices), changes.node, policy, watch)
+    is_weighted = has_weights(service, slices)
+    weighing = changes.weighing(service) if is_weighted else None
+    endpoints = endpoints_of(port, slices)
+    verdicts = judge(port, endpoints, changes.node, policy, watch, weighing)
     of_port = lent.of(port)
     if of_port is None:
         return iter(verdicts)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Service, its endpoints and this node -> the frontends that the dataplane must offer."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
+from ebpflb.model.extensions.weighing import ToWeigh, Weighing
 from ebpflb.model.node import Node
 from ebpflb.model.service import (
     Dsr,
@@ -20,7 +21,7 @@ from ebpflb.model.service import (
     TrafficPolicy,
 )
 from ebpflb.model.source_ranges import Prefixes, allowed_sources
-from ebpflb.model.traffic_policy import EndpointSets, categorize
+from ebpflb.model.traffic_policy import categorize
 from ebpflb.words.backup import BackupUse
 from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
@@ -60,7 +61,8 @@ class Backend(NamedTuple):
 
     local: its node name is this node's. An endpoint without a node name is local if it has an
     address of this node (the API servers of the Service `kubernetes`). node: the name of another
-    node, None if unknown; not stored in the maps.
+    node, None if unknown; not stored in the maps. weight: how many slots it has in the table of its
+    choice, 1 if all backends have the same.
     """
 
     address: Address
@@ -69,6 +71,7 @@ class Backend(NamedTuple):
     terminating: bool
     ejection: EjectionState = EjectionState.UNWATCHED
     node: str | None = None
+    weight: int = 1
 
 
 class Choice(NamedTuple):
@@ -76,6 +79,22 @@ class Choice(NamedTuple):
 
     backends: tuple[Backend, ...]
     if_empty: IfEmpty
+
+    @property
+    def weights(self) -> tuple[int, ...]:
+        """Those of its backends; empty if they are all the same."""
+        found = tuple(each.weight for each in self.backends)
+        return found if len(set(found)) > 1 else ()
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Which part of new connections each backend gets, from 0 to 1."""
+        whole = sum(each.weight for each in self.backends)
+        return tuple(each.weight / whole for each in self.backends)
+
+    def table_slots(self, table_size: int) -> int:
+        """How many slots its table has, 0 for none. `table_size`: that of a lookup table."""
+        return (table_size or sum(self.weights)) if len(self.backends) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,11 @@ class Defaults(NamedTuple):
     dsr: Dsr = Dsr.OFF
     pod_labels: bool = True
 
+    @property
+    def lookup_slots(self) -> int:
+        """Slots of a lookup table of this scheduler, 0 if it has none."""
+        return self.table_size if self.scheduler.has_table else 0
+
 
 NO_DEFAULTS = Defaults()
 
@@ -145,12 +169,15 @@ def plan_service(
     node: Node,
     defaults: Defaults = NO_DEFAULTS,
     watch: Callable[[ServicePort], PortWatch] = lambda _: NO_WATCH,
+    weighing: Weighing | None = None,
 ) -> tuple[Frontend, ...]:
     """The frontends of a Service, in the order of its ports, each key once.
 
-    Slices of other Services are ignored; the order of slices does not matter.
+    Slices of other Services are ignored; the order of slices does not matter. `weighing`: of this
+    Service; without it, of the slices.
     """
     own = _own(service, slices)
+    used = (weighing or Weighing()) if has_weights(service, own) else None
     frontends: dict[FrontendKey, Frontend] = {}
     # For its ports, ANNOTATED means that this node takes part, and others may have it already.
     dsr = Dsr.OFF if defaults.dsr is Dsr.OFF else Dsr.ANNOTATED
@@ -159,9 +186,15 @@ def plan_service(
         dsr=Dsr.ALL if defaults.dsr.holds_for(service.annotated.dsr) else dsr,
     )
     for port in service.ports:
-        for frontend in _plan_port(port, own, node, defaults, watch(port)):
+        choosing = _Choosing(node, watch(port), used, defaults.lookup_slots)
+        for frontend in _plan_port(port, own, defaults, choosing):
             frontends.setdefault(frontend.key, frontend)
     return tuple(frontends.values())
+
+
+def has_weights(service: Service, slices: Iterable[EndpointSlice]) -> bool:
+    """Whether its endpoints may get different parts of new connections."""
+    return bool(service.annotated.weights) or any(each.weight is not None for each in slices)
 
 
 def plan_withdrawn(
@@ -215,20 +248,60 @@ def typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
         yield FrontendType.LOAD_BALANCER, FrontendKey(address, port.port, protocol)
 
 
+class _Choosing(NamedTuple):
+    """What decides about the usable endpoints of a port, besides traffic policies.
+
+    weighing: None without weights.
+    """
+
+    node: Node
+    watch: PortWatch
+    weighing: Weighing | None
+    table_size: int
+
+    def choose(
+        self, endpoints: Sequence[PortEndpoint], has_any: bool
+    ) -> tuple[Choice, list[Backend]]:
+        """The choice, and the endpoints left out of it because they are ejected."""
+        usual = EjectionState(self.watch.is_on)
+        backends = sorted(_backend(each, self.node, usual) for each in endpoints)
+        left_out = []
+        if self.watch.ejected or self.watch.on_trial:
+            places = [SocketAddress(*each[:2]) for each in backends]
+            ejection_states = self.watch.states(places)
+            backends = [
+                each._replace(ejection=ejection_states.get(place, usual))
+                for each, place in zip(backends, places, strict=True)
+            ]
+            left_out = [each for each in backends if each.ejection is EjectionState.EJECTED]
+            backends = [each for each in backends if each.ejection is not EjectionState.EJECTED]
+        if_empty = IfEmpty.DROP if has_any and not backends else IfEmpty.REFUSE
+        return Choice(tuple(self._weighed(backends, endpoints)), if_empty), left_out
+
+    def _weighed(
+        self, backends: Sequence[Backend], endpoints: Sequence[PortEndpoint]
+    ) -> Sequence[Backend]:
+        """Those with a weight above 0."""
+        if self.weighing is None:
+            return backends
+        by_place = {place_of(each): to_weigh(each) for each in endpoints}
+        offered = [by_place[SocketAddress(*each[:2])] for each in backends]
+        slots = self.weighing.slots(offered, self.table_size)
+        pairs = zip(backends, slots, strict=True)
+        return [each._replace(weight=weight) for each, weight in pairs if weight]
+
+
 def _plan_port(
-    port: ServicePort,
-    slices: Iterable[EndpointSlice],
-    node: Node,
-    defaults: Defaults,
-    watch: PortWatch,
+    port: ServicePort, slices: Iterable[EndpointSlice], defaults: Defaults, choosing: _Choosing
 ) -> Iterator[Frontend]:
-    endpoints = endpoints_of(port, slices)
+    endpoints, node = endpoints_of(port, slices), choosing.node
     sets = categorize(port, endpoints, node)
-    serving = tuple(sorted(_backend(each, node) for each in _serving(port, endpoints, sets)))
-    cluster, left_out = _choice(sets.cluster, sets.has_any, node, watch)
-    local, left_out_here = _choice(sets.local, sets.has_any, node, watch)
+    cluster, left_out = choosing.choose(sets.cluster, sets.has_any)
+    local, left_out_here = choosing.choose(sets.local, sets.has_any)
     choices = {TrafficPolicy.CLUSTER: cluster, TrafficPolicy.LOCAL: local}
     ejected = tuple(sorted({*left_out, *left_out_here}))
+    known = {each[:2] for each in (*cluster.backends, *local.backends, *ejected)}
+    serving = tuple(sorted(_backend(each, node) for each in _serving(port, endpoints, known)))
     internal = choices[port.internal_policy]
     external = choices[port.external_policy]
     allowed = allowed_sources(port, node)
@@ -251,7 +324,7 @@ def _plan_port(
             serving=serving,
             scheduler=defaults.scheduler,
             ejected=ejected,
-            table_size=defaults.table_size if defaults.scheduler.has_table else 0,
+            table_size=defaults.lookup_slots,
             dsr=has_dsr and not inside,
             here=() if inside else here,
         )
@@ -262,35 +335,21 @@ def _here(endpoints: Iterable[PortEndpoint], node: Node) -> Iterator[Backend]:
 
 
 def _serving(
-    port: ServicePort, endpoints: Iterable[PortEndpoint], sets: EndpointSets
+    port: ServicePort, endpoints: Iterable[PortEndpoint], known: Container[tuple[Address, int]]
 ) -> Iterator[PortEndpoint]:
+    """`known`: the places of those that get new flows, or are ejected."""
     if port.name.protocol is Protocol.UDP:
-        chosen = {*sets.cluster, *sets.local}
-        yield from (each for each in endpoints if each.endpoint.serving and each not in chosen)
-
-
-def _choice(
-    endpoints: Sequence[PortEndpoint], has_any: bool, node: Node, watch: PortWatch
-) -> tuple[Choice, list[Backend]]:
-    """The choice, and the endpoints left out of it because they are ejected."""
-    usual = EjectionState(watch.is_on)
-    backends = sorted(_backend(each, node, usual) for each in endpoints)
-    left_out = []
-    if watch.ejected or watch.on_trial:
-        places = [SocketAddress(*each[:2]) for each in backends]
-        ejection_states = watch.states(places)
-        backends = [
-            each._replace(ejection=ejection_states.get(place, usual))
-            for each, place in zip(backends, places, strict=True)
-        ]
-        left_out = [each for each in backends if each.ejection is EjectionState.EJECTED]
-        backends = [each for each in backends if each.ejection is not EjectionState.EJECTED]
-    drop = has_any and not backends
-    return Choice(tuple(backends), IfEmpty.DROP if drop else IfEmpty.REFUSE), left_out
+        for each in endpoints:
+            if each.endpoint.serving and place_of(each) not in known:
+                yield each
 
 
 def place_of(endpoint: PortEndpoint) -> SocketAddress:
     return SocketAddress(endpoint.endpoint.address, endpoint.port)
+
+
+def to_weigh(endpoint: PortEndpoint) -> ToWeigh:
+    return ToWeigh(endpoint.endpoint.pod, endpoint.weight)
 
 
 def _backend(

@@ -48,6 +48,7 @@ _weight = values.Number(0, HEAVIEST)
 _MOST_OPEN = 1_000_000_000
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SERVICE = re.compile(f"({_LABEL.pattern}/)?{_LABEL.pattern}")
+_slice_weight = values.Number(0, 65535)
 
 
 def _weights(text: str) -> Weights:
@@ -163,6 +164,14 @@ def of_service(annotations: object) -> tuple[Annotated, tuple[str, ...]]:
             problems.append(f"{error}; the default is used")
     given = {field: value for field, value in found.items() if value is not None}
     return (Annotated(**given) if given else NOTHING), tuple(problems)
+
+
+def slice_weight(annotations: object) -> int | None:
+    """Of an EndpointSlice; None without the annotation, and if it is no weight, as in Cilium."""
+    try:
+        return _parsed(annotations, words.SLICE_WEIGHT, _slice_weight)
+    except FieldError:
+        return None
 
 
 def text_of(annotated: Annotated) -> Mapping[str, str]:

@@ -406,6 +406,7 @@ def _endpoint_slice(item: SliceObject) -> EndpointSlice | None:
         endpoints=PackedEndpoints(
             filter(None, map(partial(_endpoint, family), item.endpoints or ()))
         ),
+        weight=annotations.slice_weight(item.metadata.annotations),
     )
 
 

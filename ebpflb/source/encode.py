@@ -18,7 +18,7 @@ from ebpflb.model.service import Service, ServiceCidr, ServicePort
 from ebpflb.source import annotations, decode
 from ebpflb.source.api_types import API_VERSIONS, Fields
 from ebpflb.source.what_counts import SERVICE_LABEL
-from ebpflb.words.annotations import SOCKET_LB, WEIGHT
+from ebpflb.words.annotations import SLICE_WEIGHT, SOCKET_LB, WEIGHT
 
 
 def encode(item: ApiObject) -> Fields:
@@ -98,7 +98,8 @@ def _endpoint_slice(item: EndpointSlice) -> _Parts:
         "ports": ports,
         "endpoints": list(map(_endpoint, item.endpoints)),
     }
-    return document, {"labels": {SERVICE_LABEL: item.service}}
+    given = {} if item.weight is None else {SLICE_WEIGHT: str(item.weight)}
+    return document, {"labels": {SERVICE_LABEL: item.service}, "annotations": given}
 
 
 def _endpoint(each: Endpoint) -> Fields:

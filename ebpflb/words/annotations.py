@@ -29,6 +29,9 @@ BACKUP_FOR = f"{PREFIX}backup-for"
 # On a Service with a backup: a number of open connections.
 SPILL_AT = f"{PREFIX}spill-at"
 
+# On an EndpointSlice, Cilium's: a number.
+SLICE_WEIGHT = "service.cilium.io/weight"
+
 ANNOTATIONS = (
     *(SCHEDULER, EJECTION, DSR),
     *(WEIGHTS, WEIGHT),

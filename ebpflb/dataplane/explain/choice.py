@@ -5,6 +5,7 @@ Source ranges (source_range.h), session affinity (affinity.h), backends (backend
 masquerade and tunnels (service.h, masquerade.h, dsr.h).
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
@@ -34,7 +35,7 @@ from ebpflb.dataplane.layout.enums import (
     SettingFlag,
 )
 from ebpflb.dataplane.layout.records import SCHEDULERS, DescRecord, SocketRecord, ejection_of
-from ebpflb.dataplane.view.snapshot import decode_frontend
+from ebpflb.dataplane.view.snapshot import decode_frontend, is_hashed
 from ebpflb.model.address import Address, Protocol, family_of, format_address, is_link_local
 from ebpflb.model.plan import Backend, Frontend
 from ebpflb.model.service import ServicePortName
@@ -57,16 +58,20 @@ def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
     protocol = Protocol(desc.protocol)
     name = lookups.name_of(desc) or ServicePortName("", "", "", protocol)
     local, others = (
-        [_plan_backend(each) for each in lookups.backends(_range_of(desc, side))]
+        list(_planned(lookups, desc, _range_of(desc, side)))
         for side in (ClientSide.THIS_NODE, ClientSide.ELSEWHERE)
     )
     return decode_frontend(desc, name, (local, others), lookups.source_ranges(desc))
 
 
-def _plan_backend(found: IndexedBackend) -> Backend:
-    key, flags = backend_key(found.record), found.record.flags
-    is_terminating = bool(flags & BackendFlag.LB_BACKEND_TERMINATING)
-    return Backend(key.address, key.port, _is_local(found), is_terminating, ejection_of(flags))
+def _planned(lookups: Lookups, desc: DescRecord, slots: SlotRange) -> Iterator[Backend]:
+    backends = lookups.backends(slots)
+    weights = lookups.weights(slots, backends, is_hashed=is_hashed(desc))
+    for found, weight in zip(backends, weights, strict=True):
+        key, flags = backend_key(found.record), found.record.flags
+        is_terminating = bool(flags & BackendFlag.LB_BACKEND_TERMINATING)
+        state = _is_local(found), is_terminating, ejection_of(flags)
+        yield Backend(key.address, key.port, *state, weight=weight)
 
 
 def _is_local(backend: IndexedBackend) -> bool:
@@ -112,11 +117,20 @@ def choose(
     if only and lookups.backend_admits(only, hashed.bit):
         sure = tuple(Candidate(each, float(each == only)) for each in backends)
         return BackendChoice(None, sure, affinity, scheduler)
+    weights = lookups.weights(slots, backends, is_hashed=is_hashed(desc))
     admits = [lookups.backend_admits(each, hashed.bit) for each in backends]
-    # If none does, the connection still gets one of them.
-    many = sum(admits)
-    shares = [admitted / many for admitted in admits] if many else [1 / len(backends)] * len(admits)
-    return BackendChoice(None, tuple(map(Candidate, backends, shares)), affinity, scheduler)
+    chances = _chances(weights, admits)
+    return BackendChoice(None, tuple(map(Candidate, backends, chances)), affinity, scheduler)
+
+
+def _chances(weights: Sequence[int], admits: Sequence[bool]) -> list[float]:
+    """Those that find a backend on trial busy go on to any other; if none admits, to one of all."""
+    shares = [weight / sum(weights) for weight in weights]
+    if not any(admits):
+        return shares
+    on = sum(share for share, admitted in zip(shares, admits, strict=True) if not admitted)
+    on /= sum(admits)
+    return [(share + on) * admitted for share, admitted in zip(shares, admits, strict=True)]
 
 
 def _scheduled(
@@ -124,10 +138,11 @@ def _scheduled(
 ) -> tuple[IndexedBackend | None, str]:
     """lb_scheduler_stateless_slot(), if its input is known."""
     scheduler = SCHEDULERS[desc.scheduler]
+    weighted = ", for its weight" if slots.table else ""
     if scheduler is Scheduler.LEAST_CONNECTIONS:
-        return None, "of two at random, the one with fewer connections from this node"
+        return None, f"of two at random, the one with fewer connections from this node{weighted}"
     if scheduler is Scheduler.LOWEST_LATENCY:
-        return None, "of two at random, the one that answers this node faster, by its connections"
+        return None, f"of two at random, the faster one, times its connections{weighted}"
     if not scheduler.has_table:
         return None, ""
     if hashed.client is None:

@@ -5,6 +5,7 @@ Each method has the name and the contract of its function in bpf/, without the p
 """
 
 import time
+from collections.abc import Iterable, Sequence
 from sys import byteorder
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.dataplane.services.addresses import fold
 from ebpflb.dataplane.services.source_ranges import SourceRanges
+from ebpflb.dataplane.services.tables import weights_in
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
 from ebpflb.model.plan import FrontendKey
@@ -157,6 +159,18 @@ class Lookups:
         """The backends of a range, in the order of its slots."""
         found = map(self.backend_at, range(slots.base, slots.base + slots.length))
         return tuple(each for each in found if each)
+
+    def weights(
+        self, slots: SlotRange, backends: Iterable[IndexedBackend], *, is_hashed: bool
+    ) -> Sequence[int]:
+        """How many slots of the range's table each of its backends has; 1 without weights."""
+        first = slots.base + slots.length
+        table = (
+            self.maps["lb_slots"].lookup(pack_index(slot)) or _ZERO
+            for slot in range(first, first + slots.table)
+        )
+        indices = [each.map_index for each in backends]
+        return weights_in(b"".join(table), indices, is_hashed=is_hashed)
 
     def backend_at(self, slot: int) -> IndexedBackend | None:
         """The backend in a slot."""

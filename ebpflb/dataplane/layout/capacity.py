@@ -386,9 +386,9 @@ def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> S
         slots += len(frontend.local.backends) + len(frontend.others.backends)
         backends += max(len(frontend.local.backends), len(frontend.others.backends))
         backends += len(frontend.here)
-        if frontend.table_size:
-            for choice in (frontend.local, frontend.others):
-                tables[frontend.service, choice.backends] = frontend.table_size
+        for choice in (frontend.local, frontend.others):
+            if table := choice.table_slots(frontend.table_size):
+                tables[frontend.service, choice.backends] = table
     with_tables = min(_room(slots + sum(tables.values())), MOST_SLOTS)
     return Sizes().at_least(
         Sizes(

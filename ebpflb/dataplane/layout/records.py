@@ -22,7 +22,7 @@ from ebpflb.words.scheduler import Scheduler
 
 _SOCKET = packed_format(structs.LbFrontendKey)
 _BACKEND = packed_format(
-    structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "serial", "service"
+    structs.LbBackend, ("addr", "port", "proto", "pad"), "flags", "weight", "serial", "service"
 )
 _POD_KEY = packed_format(structs.LbPodKey, ("addr", "port", "proto", "pad"), "service")
 _DESC = packed_format(structs.LbDesc)
@@ -106,11 +106,19 @@ def frontend_key_of(socket: bytes) -> FrontendKey:
     return FrontendKey(address, port, Protocol(protocol))
 
 
+class BackendFields(NamedTuple):
+    """What changes of a struct lb_backend while it belongs to one endpoint."""
+
+    flags: int
+    weight: int = 0
+
+
 class BackendRecord(NamedTuple):
     """struct lb_backend; `socket` is packed."""
 
     socket: bytes
     flags: int
+    weight: int
     serial: int
     service: int
 
@@ -128,14 +136,14 @@ class BackendRecord(NamedTuple):
         return cls(*_BACKEND.unpack(value))
 
     @staticmethod
-    def each(values: bytes) -> Iterator[tuple[bytes, int, int, int]]:
+    def each(values: bytes) -> Iterator[tuple[bytes, int, int, int, int]]:
         """The fields of many concatenated records: a tuple costs a third of a record."""
         return _BACKEND.iter_unpack(values)
 
 
-def pack_backend(socket: bytes, flags: int, serial: int, service: int) -> bytes:
+def pack_backend(socket: bytes, state: BackendFields, serial: int, service: int) -> bytes:
     """Like BackendRecord(...).pack(), without creating the record."""
-    return _BACKEND.pack(socket, flags, serial, service)
+    return _BACKEND.pack(socket, *state, serial, service)
 
 
 def pack_pod_key(socket: bytes, service: int) -> bytes:
@@ -150,12 +158,12 @@ def service_of_pod(key: bytes) -> int:
 
 def serial_of(backend: bytes) -> int:
     """The serial of a packed BackendRecord, without unpacking it."""
-    return int(_BACKEND.unpack(backend)[2])
+    return int(_BACKEND.unpack(backend)[3])
 
 
-def flags_of(backend: bytes) -> int:
-    """The flags of a packed BackendRecord, without unpacking it."""
-    return int(_BACKEND.unpack(backend)[1])
+def state_of(backend: bytes) -> BackendFields:
+    """Of a packed BackendRecord, without unpacking it."""
+    return BackendFields(*_BACKEND.unpack(backend)[1:3])
 
 
 def pack_socket(address: Address, port: int, protocol: int) -> bytes:

@@ -97,7 +97,8 @@ class LbBackend(Struct, proto=Protocol, flags=enums.BackendFlag):
         ("port", be16),
         ("proto", u8),
         ("pad", u8),
-        ("flags", u32),
+        ("flags", u16),
+        ("weight", u16),
         ("serial", u32),
         ("service", u32),
     ]

@@ -107,7 +107,7 @@ def _mark_used(state: MapState, names: Mapping[int, bytes]) -> None:
 def _restore_kept(state: MapState, names: Mapping[int, bytes]) -> None:
     """Also for ports that no longer have a frontend."""
     services = state.backends.column(_SERVICE)
-    for index, flags in enumerate(state.backends.column(_FLAGS)):
+    for index, flags in enumerate(state.backends.column(_FLAGS, "H")):
         identity = services[index]
         if flags & SERVING and identity in names:
             port = state.ports.get(identity) or _add_port(state, index, identity, names)
@@ -166,7 +166,7 @@ def _clear_backends(state: MapState) -> None:
     ports = state.ports.values()
     named = {index for port in ports for index in set(port.backends) - port.spare}
     kept = {index for port in ports for index in port.kept}
-    for index, flags in enumerate(state.backends.column(_FLAGS)):
+    for index, flags in enumerate(state.backends.column(_FLAGS, "H")):
         wrong = USABLE if index in kept else 0 if index in named else USABLE | SERVING
         if flags & wrong:
             record = BackendRecord.unpack(state.backends[index])

@@ -15,16 +15,17 @@ from typing import NamedTuple, TypeVar
 
 from ebpflb.dataplane.layout.capacity import MOST_SLOTS
 from ebpflb.dataplane.layout.records import (
+    SCHEDULERS,
     SERVING,
     TRIAL,
     USABLE,
     WATCHED,
+    BackendFields,
     BackendRecord,
     DescRecord,
     backend_flags,
     desc_flags,
     desc_type,
-    flags_of,
     if_empty,
     mean_latency,
     pack_backend,
@@ -36,16 +37,17 @@ from ebpflb.dataplane.layout.records import (
     scheduler_code,
     serial_of,
     socket_of,
+    state_of,
     unpack_open,
 )
 from ebpflb.dataplane.services.map_state import BackendRange, MapState, backend_ranges
 from ebpflb.dataplane.services.slots import IndexRange, NoRoomError
+from ebpflb.dataplane.services.tables import compared_weights, table_of, weights_in
 from ebpflb.errors import MapError
 from ebpflb.log import fields
 from ebpflb.model.address import Address
 from ebpflb.model.ejection import TRIAL_COUNT
-from ebpflb.model.maglev import lookup_table
-from ebpflb.model.plan import Backend, Frontend
+from ebpflb.model.plan import Backend, Choice, Frontend
 from ebpflb.model.service import ServiceName, ServicePortName
 from ebpflb.model.source_ranges import Prefixes
 
@@ -58,10 +60,30 @@ _Taken = TypeVar("_Taken")
 
 
 class _Offered(NamedTuple):
-    """The backends of a range, and the size of its lookup table."""
+    """What a range should have: its backends, and how many slots in its table.
+
+    lookup_slots: the same if that is the lookup table of a hash, otherwise 0.
+    """
 
     backends: tuple[Backend, ...]
-    table_size: int
+    table: int
+    lookup_slots: int
+
+
+def _offered(choice: Choice, frontend: Frontend) -> _Offered:
+    table = choice.table_slots(frontend.table_size)
+    return _Offered(choice.backends, table, table if frontend.table_size else 0)
+
+
+class _Contents(NamedTuple):
+    """What the slots of a range follow from: backends, size of the lookup table, and weights.
+
+    slots: those of its backends.
+    """
+
+    slots: bytes
+    lookup_slots: int
+    weights: tuple[int | None, ...]
 
 
 @dataclass(slots=True)
@@ -147,17 +169,20 @@ class _PortStaging:
     def stage(self, group: Sequence[Frontend], frontends: Sequence[Frontend]) -> None:
         """`frontends`: those of the group that are served."""
         choices = {
-            _Offered(choice.backends, each.table_size)
-            for each in frontends
-            for choice in (each.local, each.others)
+            _offered(choice, each) for each in frontends for choice in (each.local, each.others)
         }
-        indices = self._stage_backends({each for choice in choices for each in choice.backends})
+        compared = choices if group[0].scheduler.counts_open else ()
+        weights = compared_weights(each.backends for each in compared)
+        indices = self._stage_backends(
+            {each for choice in choices for each in choice.backends}, weights
+        )
         # The port has frontends of both families.
         serving = {backend for each in group for backend in (*each.serving, *each.ejected)}
         of_node = {backend for each in frontends for backend in each.here}
         here = self._stage_here(of_node, indices, serving)
         if group[0].scheduler.counts_open:
-            self._stage_loads({*indices.values(), *here.values()})
+            by_index = {index: weights.get(each[:2], 1) for each, index in indices.items()}
+            self._stage_loads({**dict.fromkeys(here.values(), 1), **by_index})
         ranges = self._stage_ranges(choices, indices)
         self._staged.kept[self._identity] = self._stage_kept(serving, indices, here)
         self._stage_source_ranges({frontend.allowed_sources for frontend in frontends})
@@ -170,29 +195,39 @@ class _PortStaging:
         self._staged.names.append((identity, record))
         return identity
 
-    def _stage_backends(self, backends: Iterable[Backend]) -> Mapping[Backend, int]:
+    def _stage_backends(
+        self, backends: Iterable[Backend], weights: Mapping[tuple[Address, int], int]
+    ) -> Mapping[Backend, int]:
         sockets = {backend: self._socket(backend) for backend in backends}
         flags = dict.fromkeys(sockets.values(), USABLE)
         for backend, socket in sockets.items():
             flags[socket] |= backend_flags(backend)
+        by_socket = {socket: weights.get(each[:2], 0) for each, socket in sockets.items()}
         known = self._known_backends()
         for socket in sorted(flags):
-            known[socket] = self._stage_backend(known.get(socket), socket, flags[socket])
+            state = BackendFields(flags[socket], by_socket[socket])
+            known[socket] = self._stage_backend(known.get(socket), socket, state)
         return {backend: known[socket] for backend, socket in sockets.items()}
 
-    def _stage_loads(self, indices: Collection[int]) -> None:
-        """A new backend starts with the mean of the others, or it would get all connections."""
-        new = set(self._staged.new_backends).intersection(indices)
-        others = sorted(set(indices) - new)
-        counts = [unpack_open(value) for value in self._values("lb_open", others)]
-        mean = pack_open(sum(counts) // len(counts) if counts else 0)
-        self._staged.open_counts += [(index, mean) for index in sorted(new)]
-        latency = mean_latency(self._values("lb_latencies", others))
-        self._staged.latencies += [(index, latency) for index in sorted(new)]
+    def _stage_loads(self, weights: Mapping[int, int]) -> None:
+        """A new backend starts with the mean of the others, or it would get all connections.
 
-    def _values(self, name: str, indices: Iterable[int]) -> Iterator[bytes]:
-        found = (self._state.maps[name].lookup(pack_index(index)) for index in indices)
-        return (value for value in found if value)
+        `weights`: by index.
+        """
+        new = sorted(set(self._staged.new_backends).intersection(weights))
+        others = sorted(weights.keys() - set(new))
+        found = {index: unpack_open(value) for index, value in self._values("lb_open", others)}
+        total, whole = sum(found.values()), sum(weights[index] for index in found) or 1
+        self._staged.open_counts += [
+            (index, pack_open(total * weights[index] // whole)) for index in new
+        ]
+        latency = mean_latency(value for _, value in self._values("lb_latencies", others))
+        self._staged.latencies += [(index, latency) for index in new]
+
+    def _values(self, name: str, indices: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        for index in indices:
+            if value := self._state.maps[name].lookup(pack_index(index)):
+                yield index, value
 
     def _stage_here(
         self,
@@ -212,10 +247,12 @@ class _PortStaging:
             socket, flags = self._socket(backend), backend_flags(backend)
             index = known.get(socket)
             if index is None:
-                index = self._stage_backend(None, socket, flags | SERVING * (socket in kept))
+                state = BackendFields(flags | SERVING * (socket in kept))
+                index = self._stage_backend(None, socket, state)
             elif socket not in named_here and socket not in kept:
                 before = BackendRecord.unpack(self._state.backends[index]).flags
-                self._stage_flags(index, before & (USABLE | SERVING | TRIAL) | flags)
+                kept_flags = before & (USABLE | SERVING | TRIAL)
+                self._stage_state(index, BackendFields(kept_flags | flags))
             found[socket] = index
         there = self._port.here if self._port else frozenset()
         self._staged.here[self._identity] = frozenset(found.values())
@@ -241,18 +278,20 @@ class _PortStaging:
         for index in kept.keys() - set(self._staged.new_backends):
             # While anything still refers to it, keep its flags for usable and on trial.
             before = BackendRecord.unpack(self._state.backends[index]).flags & (USABLE | TRIAL)
-            self._stage_flags(index, before | SERVING | backend_flags(kept[index]))
+            flags = before | SERVING | backend_flags(kept[index])
+            self._stage_state(index, BackendFields(flags))
         return frozenset(kept)
 
     def _socket(self, backend: Backend) -> bytes:
         return pack_socket(backend.address, backend.port, self._name.protocol)
 
-    def _stage_flags(self, index: int, flags: int) -> None:
+    def _stage_state(self, index: int, state: BackendFields) -> None:
         packed = self._state.backends[index]
-        if flags_of(packed) != flags:
+        if state_of(packed) != state:
             old = BackendRecord.unpack(packed)
-            self._stage_failures(index, flags & ~old.flags)
-            self._staged.backends.append((index, old._replace(flags=flags).pack()))
+            self._stage_failures(index, state.flags & ~old.flags)
+            new = old._replace(flags=state.flags, weight=state.weight)
+            self._staged.backends.append((index, new.pack()))
 
     def _stage_failures(self, index: int, added: int) -> None:
         """Start the count when an endpoint is first watched, at one when it is put on trial."""
@@ -265,20 +304,20 @@ class _PortStaging:
         records = self._state.backends
         return {records[index][:_SOCKET_SIZE]: index for index in self._port.backends}
 
-    def _stage_backend(self, index: int | None, socket: bytes, flags: int) -> int:
-        state, staged = self._state, self._staged
+    def _stage_backend(self, index: int | None, socket: bytes, state: BackendFields) -> int:
+        maps, staged = self._state, self._staged
         if index is None:
-            index = _take("lb_backends", state.backend_indices.take)
+            index = _take("lb_backends", maps.backend_indices.take)
             staged.new_backends.append(index)
-            serial = serial_of(state.backends[index])
+            serial = serial_of(maps.backends[index])
             if serial:
                 staged.reused_backends.append(index)
-            serial = _following(serial or state.epoch)
-            record = pack_backend(socket, flags, serial, self._identity)
-            self._stage_failures(index, flags)
+            serial = _following(serial or maps.epoch)
+            record = pack_backend(socket, state, serial, self._identity)
+            self._stage_failures(index, state.flags)
             staged.backends.append((index, record))
             return index
-        self._stage_flags(index, flags)
+        self._stage_state(index, state)
         return index
 
     def _stage_ranges(
@@ -288,32 +327,38 @@ class _PortStaging:
         known = self._known_ranges()
         return {choice: self._stage_range(choice, indices, known) for choice in choices}
 
-    def _known_ranges(self) -> dict[tuple[bytes, int], BackendRange]:
-        """By their backends and table size: the contents of the table follow from the backends."""
-        state, known = self._state, {(b"", 0): BackendRange(0, 0, 0)}
-        descs = map(state.desc, self._port.frontends if self._port else ())
-        for each in {place for desc in descs if desc for place in backend_ranges(desc)}:
-            known[state.slots.span(each.base, each.length), each.table] = each
+    def _known_ranges(self) -> dict[_Contents, BackendRange]:
+        state, known = self._state, {_Contents(b"", 0, ()): BackendRange(0, 0, 0)}
+        descs = filter(None, map(state.desc, self._port.frontends if self._port else ()))
+        kinds = {
+            (each, SCHEDULERS[desc.scheduler].has_table)
+            for desc in descs
+            for each in backend_ranges(desc)
+        }
+        for each, is_hashed in kinds:
+            slots = state.slots.span(each.base, each.length)
+            table = state.slots.span(each.base + each.length, each.table)
+            weights = weights_in(table, array("I", slots), is_hashed=is_hashed)
+            known[_Contents(slots, is_hashed * each.table, tuple(weights))] = each
         return known
 
     def _stage_range(
         self,
         choice: _Offered,
         indices: Mapping[Backend, int],
-        known: dict[tuple[bytes, int], BackendRange],
+        known: dict[_Contents, BackendRange],
     ) -> BackendRange:
-        slots = array("I", sorted(map(indices.__getitem__, choice.backends)))
-        # A single backend does not need a table.
-        table = choice.table_size if len(slots) > 1 else 0
-        if (slots.tobytes(), table) not in known and not self._may_have_table(len(slots), table):
-            table = 0
-        key = slots.tobytes(), table
+        own = [indices[each] for each in choice.backends]
+        slots, table = array("I", sorted(own)), choice.table
+        weights = {indices[each]: each.weight for each in choice.backends}
+        key = _Contents(slots.tobytes(), choice.lookup_slots, tuple(map(weights.get, slots)))
+        if key not in known and not self._may_have_table(len(slots), table):
+            table, key = 0, _Contents(slots.tobytes(), 0, (1,) * len(slots))
         if key not in known:
             base = _take("lb_slots", self._state.slot_ranges.take, len(slots) + table).base
             known[key] = BackendRange(base, len(slots), table)
             if table:
-                own = [indices[each] for each in choice.backends]
-                slots.extend(own[each] for each in lookup_table(choice.backends, table))
+                slots.extend(own[each] for each in table_of(choice.backends, choice.lookup_slots))
             self._staged.slots.append((known[key].whole, slots.tobytes()))
         return known[key]
 
@@ -322,7 +367,7 @@ class _PortStaging:
         pool = self._state.slot_ranges
         if pool.capacity < MOST_SLOTS or pool.fits(count + table):
             return True
-        text = "no room for a lookup table of %s slots: each node chooses on its own"
+        text = "no room for a table of %s slots: each node chooses on its own, whatever the weights"
         _log.warning(text, table, extra=fields(service=self._name))
         return False
 
@@ -360,8 +405,7 @@ class _PortStaging:
         self, key: bytes, frontend: Frontend, ranges: Mapping[_Offered, BackendRange]
     ) -> DescRecord:
         local, others = (
-            ranges[_Offered(choice.backends, frontend.table_size)]
-            for choice in (frontend.local, frontend.others)
+            ranges[_offered(choice, frontend)] for choice in (frontend.local, frontend.others)
         )
         return DescRecord(
             key,

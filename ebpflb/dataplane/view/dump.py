@@ -171,7 +171,7 @@ def used_entries(maps: MapSet, name: str) -> int:
     if name in ("lb_backends", "lb_count_back"):
         backends = Mirror(maps["lb_backends"])
         backends.load()
-        flags = backends.column(LbBackend.flags.offset)
+        flags = backends.column(LbBackend.flags.offset, "H")
         return sum(each & (USABLE | SERVING) != 0 for each in flags)
     table = maps[name]
     if name in MAPS and MAPS[name].is_array:

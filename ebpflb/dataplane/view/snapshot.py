@@ -32,8 +32,10 @@ from ebpflb.dataplane.layout.records import (
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import LbBackend
+from ebpflb.dataplane.services.map_state import BackendRange
 from ebpflb.dataplane.services.mirror import Mirror, Words, column
 from ebpflb.dataplane.services.source_ranges import SourceRanges
+from ebpflb.dataplane.services.tables import weights_in
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums, Use, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
 from ebpflb.model.ejection import EjectionState
@@ -94,7 +96,7 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         """`values`: the first elements of lb_backends. `names`: by Service id."""
         self._values = values
         self._names = names
-        self.flags = _column(values, LbBackend.flags.offset)
+        self.flags = column(values, _WIDTH, LbBackend.flags.offset, "H")
         self._serials = _column(values, LbBackend.serial.offset)
         self._indices: dict[ServicePortName, array[int]] = {}
         by_service: dict[int, array[int]] = defaultdict(lambda: array("I"))
@@ -296,7 +298,7 @@ class BackendInUse(NamedTuple):
 
 
 class FrontendInForce(NamedTuple):
-    """backends: those of the Service port, also in `frontend`.
+    """backends: those of the Service port, also in `frontend`; without weights, which choices have.
 
     draining: those that take no new connections but still have flows, or are ejected.
     """
@@ -305,6 +307,10 @@ class FrontendInForce(NamedTuple):
     counts: Counts
     backends: Mapping[Backend, BackendInUse]
     draining: tuple[BackendInUse, ...]
+
+    def in_use(self, backend: Backend) -> BackendInUse:
+        """A backend of one of its choices."""
+        return self.backends[backend._replace(weight=1)]
 
 
 def read_frontends(maps: MapSet, only: ServiceName | None = None) -> list[FrontendInForce]:
@@ -338,10 +344,15 @@ def decode_frontend(
         allowed_sources=allowed_sources,
         masquerade=bool(desc.flags & enums.DescFlag.LB_DESC_MASQUERADE),
         scheduler=SCHEDULERS[desc.scheduler],
-        table_size=max(desc.local_table, desc.others_table),
+        table_size=max(desc.local_table, desc.others_table) * is_hashed(desc),
         dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
         backup=backup_use(desc.flags),
     )
+
+
+def is_hashed(desc: DescRecord) -> bool:
+    """Whether its tables are lookup tables of a hash."""
+    return SCHEDULERS[desc.scheduler].has_table
 
 
 def policy_of(desc: DescRecord, flag: enums.DescFlag) -> TrafficPolicy:
@@ -372,10 +383,9 @@ class _Decoder:
 
     def frontend(self, entry: FrontendEntry) -> FrontendInForce:
         desc = DescRecord.unpack(entry.desc)
-        choices = (
-            self._backends(desc.service, desc.local_base, desc.local_count),
-            self._backends(desc.service, desc.others_base, desc.others_count),
-        )
+        local = BackendRange(desc.local_base, desc.local_count, desc.local_table)
+        others = BackendRange(desc.others_base, desc.others_count, desc.others_table)
+        choices = self._backends(desc, local), self._backends(desc, others)
         sources = self._source_ranges.prefixes(desc.source_ranges)
         in_use = self._backends_of(entry.service)
         return FrontendInForce(
@@ -385,11 +395,14 @@ class _Decoder:
             tuple(sorted(filter(_is_draining, in_use))),
         )
 
-    def _backends(self, service_id: int, base: int, count: int) -> Iterable[Backend]:
-        for index in array("I", self._slots.span(base, count)):
+    def _backends(self, desc: DescRecord, place: BackendRange) -> Iterable[Backend]:
+        indices = array("I", self._slots.span(place.base, place.length))
+        table = self._slots.span(place.base + place.length, place.table)
+        weights = weights_in(table, indices, is_hashed=is_hashed(desc))
+        for index, weight in zip(indices, weights, strict=True):
             entry = self._by_index.get(index)
-            if entry and entry.service_id == service_id:
-                yield _backend(entry)
+            if entry and entry.service_id == desc.service:
+                yield _backend(entry)._replace(weight=weight)
 
     def _backends_of(self, service: ServicePortName) -> list[BackendInUse]:
         """The usable ones last, because an earlier backend may have had the same address."""

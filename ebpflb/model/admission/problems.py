@@ -9,9 +9,12 @@ from ebpflb.model.service import ServiceName
 from ebpflb.words.events import EventReason
 
 _NO_TABLE = (
-    "scheduler random instead: the lookup tables of this namespace, or of all, have no more room "
-    "(option maglev-table-size)"
+    "scheduler random without weights instead: the tables of this namespace, or of all, have no "
+    "more room (option maglev-table-size)"
 )
+
+
+_IN_VAIN = "the weights have no effect: no endpoint that may be chosen has one above 0"
 
 
 class ServiceProblem(NamedTuple):
@@ -24,12 +27,16 @@ class ServiceProblem(NamedTuple):
 
 def problems(
     invalid: Mapping[ServiceName, Collection[str]],
+    in_vain: Collection[ServiceName],
     refusals: Mapping[ServiceName, Collection[Refusal]],
     without_table: Collection[ServiceName],
 ) -> Iterator[ServiceProblem]:
-    """`invalid`: lines about annotations. In the order of the names."""
-    for name in sorted({*invalid, *refusals, *without_table}):
-        for line in invalid.get(name, ()):
+    """`invalid`: lines about annotations. `in_vain`: their weights have no effect now.
+
+    In the order of the names.
+    """
+    for name in sorted({*invalid, *in_vain, *refusals, *without_table}):
+        for line in (*invalid.get(name, ()), *[_IN_VAIN] * (name in in_vain)):
             yield ServiceProblem(name, EventReason.INVALID_ANNOTATION, line)
         for refusal in refusals.get(name, ()):
             yield ServiceProblem(name, EventReason.ADDRESS_REFUSED, str(refusal))

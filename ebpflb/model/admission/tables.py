@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Services have lookup tables: those of a namespace share a budget, and so do all.
+"""Which Services have lookup tables or weights: those of a namespace share a budget, and so do all.
 
 A table costs as much memory as thousands of endpoints, and time to build. Older Services come
 first. Endpoints do not matter, so that all nodes agree.
@@ -8,12 +8,18 @@ first. Endpoints do not matter, so that all nodes agree.
 from collections import Counter
 from typing import NamedTuple
 
+from ebpflb.model.extensions.apportionment import MOST_TURNS
 from ebpflb.model.service import Service, ServiceName
 from ebpflb.words.scheduler import Scheduler
 
 # Slots: 628 tables of the default size in all, 104 in a namespace.
 MOST_TABLE_SLOTS = 6 << 20
 MOST_OF_NAMESPACE = 1 << 20
+
+
+def without_tables(service: Service) -> Service:
+    """What a Service that gets no tables has instead."""
+    return service.annotated_with(scheduler=Scheduler.RANDOM, weights=None)
 
 
 class _Wish(NamedTuple):
@@ -48,11 +54,12 @@ class TableBudget:
             self._has_changed = True
 
     def _slots_of(self, service: Service) -> int:
-        """As if every port had several endpoints."""
-        if not (service.annotated.scheduler or self._default).has_table:
-            return 0
+        """As if every port had several endpoints, but few."""
+        size = MOST_TURNS if service.annotated.weights else 0
+        if (service.annotated.scheduler or self._default).has_table:
+            size = self._size
         sets = (each.uses_cluster_endpoints + each.uses_local_endpoints for each in service.ports)
-        return self._size * sum(sets)
+        return size * sum(sets)
 
     def take_changed(self) -> set[ServiceName]:
         """The Services that have got or lost their tables since the last call."""

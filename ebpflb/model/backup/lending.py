@@ -85,12 +85,12 @@ def lend(own: Sequence[PortEndpoint], others: Sequence[PortEndpoint], *, spills:
 
 def lent_slices(port: ServicePort, lent: LentPort) -> Iterator[EndpointSlice]:
     """As slices of the port's own Service."""
-    by_number = defaultdict[int, list[Endpoint]](list)
-    for endpoint, number in lent.endpoints:
+    alike = defaultdict[tuple[int, int | None], list[Endpoint]](list)
+    for endpoint, number, weight in lent.endpoints:
         is_waiting = lent.use is BackupUse.NONE
-        by_number[number].append(_waiting(endpoint) if is_waiting else endpoint)
+        alike[number, weight].append(_waiting(endpoint) if is_waiting else endpoint)
     namespace, service, name, protocol = port.name
-    for number, endpoints in by_number.items():
+    for (number, weight), endpoints in alike.items():
         yield EndpointSlice(
             namespace,
             _LENT,
@@ -98,6 +98,7 @@ def lent_slices(port: ServicePort, lent: LentPort) -> Iterator[EndpointSlice]:
             port.family,
             (SlicePort(name, protocol, number),),
             PackedEndpoints(endpoints),
+            weight,
         )
 
 

@@ -179,7 +179,7 @@ def _addressed(
 
 def _weights(frontend: Frontend, *, is_outside: bool) -> Mapping[SocketAddress, int]:
     choice = frontend.others if is_outside else frontend.local
-    return {SocketAddress(each.address, each.port): 1 for each in choice.backends}
+    return {SocketAddress(each.address, each.port): each.weight for each in choice.backends}
 
 
 def _due(

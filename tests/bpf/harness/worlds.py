@@ -226,6 +226,7 @@ def _slice(
         *(name.namespace, f"{name.name}-{index}", name.name, family),
         ports=tuple(ports),
         endpoints=PackedEndpoints(endpoints),
+        weight=random.choice((None, None, 0, 1, 9)),
     )
 
 

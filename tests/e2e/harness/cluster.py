@@ -113,7 +113,7 @@ class Cluster:
         """A node's counters for a pod behind the NodePort, TCP of the primary family."""
         maps = pinned_maps(self.lab.node(node))
         (found,) = {
-            each.backends[backend].counts
+            each.in_use(backend).counts
             for each in read_frontends(maps, ServiceName("default", spec.name))
             for backend in each.frontend.others.backends
             if each.frontend.key.protocol is Protocol.TCP

@@ -40,6 +40,7 @@ class _Backend(NamedTuple):
     address: str
     port: int
     terminating: bool
+    weight: int
 
 
 def wait_in_force(nodes: Iterable[LabNode], timeout: float = PATIENCE) -> None:
@@ -112,7 +113,10 @@ def pinned_maps(node: LabNode) -> MapSet:
 def _offer(frontend: Frontend) -> Offer:
     key = frontend.key
     local, others = (
-        {_Backend(format_address(each.address), each.port, each.terminating) for each in backends}
+        {
+            _Backend(format_address(each.address), each.port, each.terminating, each.weight)
+            for each in backends
+        }
         for backends in (frontend.local.backends, frontend.others.backends)
     )
     return Offer(

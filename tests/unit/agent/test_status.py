@@ -152,10 +152,10 @@ def test_a_service_without_its_lookup_table_is_said_once(bench, caplog):
     bench.say(service("x", service_port("10.96.0.99")))
     bench.turn()
     (told,) = bench.report()["without_table"]
-    assert told.startswith("default/web: scheduler random instead: ")
+    assert told.startswith("default/web: scheduler random without weights instead: ")
     assert bench.report()["in_sync"] is True
     assert bench.samples()["ebpflb_services_without_table"] == 1
-    assert caplog.text.count("scheduler random instead") == 1
+    assert caplog.text.count("scheduler random without weights instead") == 1
     assert [(each.about.name, each.reason) for each in bench.announced] == [
         ("web", "NoLookupTable")
     ]

@@ -159,7 +159,7 @@ def test_maps_entry_by_entry(maps):
     assert run("dump", "lb_slots", "lb_backends", "lb_frontends").splitlines() == [
         "lb_slots: 0 entries",
         "lb_backends: 1 entry",
-        "  0  ->  addr=10.1.0.1 port=8080 proto=tcp flags=usable serial=1 service=1",
+        "  0  ->  addr=10.1.0.1 port=8080 proto=tcp flags=usable weight=0 serial=1 service=1",
         "lb_frontends: 1 entry",
         "  addr=10.96.0.1 port=80 proto=tcp  ->  0",
     ]

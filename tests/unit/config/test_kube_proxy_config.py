@@ -251,7 +251,8 @@ def test_an_empty_section_says_nothing(load):
         ),
         ("sh", "source-hash", []),
         ("mh", "maglev", []),
-        ("dh", "random", ["ipvs.scheduler: 'dh' is not available, using random"]),
+        ("dh", "source-hash", ["ipvs.scheduler: 'dh' is not available, using source-hash"]),
+        ("ovf", "random", ["ipvs.scheduler: 'ovf' is not available, using random"]),
         ("''", "random", []),
     ],
 )

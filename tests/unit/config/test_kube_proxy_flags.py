@@ -148,8 +148,8 @@ def test_the_scheduler_of_ipvs_is_understood_in_that_mode_alone():
     assert settings.scheduler == "round-robin"
     assert not [line for line in warnings if "scheduler" in line]
     settings, warnings = settings_and_warnings(proxy_mode="ipvs", ipvs_scheduler="dh")
-    assert settings.scheduler == "random"
-    assert "--ipvs-scheduler: 'dh' is not available, using random" in warnings
+    assert settings.scheduler == "source-hash"
+    assert "--ipvs-scheduler: 'dh' is not available, using source-hash" in warnings
     settings, warnings = settings_and_warnings(ipvs_scheduler="rr")
     assert settings.scheduler == "random"
     assert "--ipvs-scheduler is ignored: the proxy mode is not ipvs" in warnings

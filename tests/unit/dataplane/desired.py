@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
+from ebpflb.model.extensions.apportionment import as_slots, as_turns
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
@@ -33,6 +34,13 @@ def backends(*texts: str, local: bool = False, terminating: bool = False) -> Cho
     addresses = sorted(map(parse_address, texts))
     each = (Backend(address, 8080, local, terminating) for address in addresses)
     return Choice(tuple(each), IfEmpty.REFUSE)
+
+
+def weighted(choice: Choice, *weights: int) -> Choice:
+    """The same with the weights of the backends, in order."""
+    pairs = zip(choice.backends, weights, strict=True)
+    backends = tuple(each._replace(weight=weight) for each, weight in pairs)
+    return choice._replace(backends=backends)
 
 
 def frontend(text: str = "10.96.0.1", choice: Choice = NOTHING, **fields: Any) -> Frontend:
@@ -103,6 +111,13 @@ def _local_backends(
     return st.sets(st.sampled_from(backends)).map(lambda some: tuple(sorted(some)))
 
 
+def _weighed(choice: Choice, weights: tuple[int, ...], table_size: int) -> Choice:
+    given = weights[: len(choice.backends)]
+    if not given:
+        return choice
+    return weighted(choice, *(as_slots(given, table_size) if table_size else as_turns(given)))
+
+
 @st.composite
 def desired_states(draw: st.DrawFn) -> Desired:
     """Which Service port has which of the frontends, with which backends."""
@@ -113,13 +128,19 @@ def desired_states(draw: st.DrawFn) -> Desired:
     owners = draw(st.tuples(*[st.sampled_from((None, *PORTS)) for _ in KINDS]))
     kinds = {place: draw(st.sampled_from(KINDS[place])) for place in KINDS}
     dsr = {place: kinds[place] is not INTERNAL and draw(st.booleans()) for place in KINDS}
+    scheduled = {place: draw(SCHEDULED) for place in KINDS}
+    weights = st.sampled_from(((1,) * len(PODS), (1, 9, 2, 3)))
+
+    def choice(place: FrontendKey) -> Choice:
+        return _weighed(draw(choices), draw(weights), scheduled[place]["table_size"])
+
     frontends = [
         Frontend(
             key=place,
             type=kinds[place],
             service=owner,
-            local=draw(choices),
-            others=draw(choices),
+            local=choice(place),
+            others=choice(place),
             internal_policy=draw(POLICIES),
             external_policy=draw(POLICIES),
             affinity_timeout=draw(st.sampled_from((0, 10800))),
@@ -128,7 +149,7 @@ def desired_states(draw: st.DrawFn) -> Desired:
             here=here[owner] if dsr[place] else (),
             backup=draw(st.sampled_from(BackupUse)),
             counts_open=draw(st.booleans()),
-            **draw(SCHEDULED),
+            **scheduled[place],
         )
         for place, owner in zip(KINDS, owners, strict=True)
         if owner is not None

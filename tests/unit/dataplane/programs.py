@@ -6,7 +6,7 @@ Read with the ctypes mirrors of the C structs, independently of the code under t
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import xor
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.model import plan
 from ebpflb.model.address import Address, Protocol
+from ebpflb.model.extensions.apportionment import interleaved
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
@@ -64,12 +65,15 @@ Sources = frozenset[tuple[bytes, int]] | None
 
 
 class Offer(NamedTuple):
-    """What a frontend does with a new connection; the order of backends does not matter."""
+    """What a frontend does with a new connection; the order of backends does not matter.
+
+    local, others: with weights.
+    """
 
     service: tuple[str, str, str]
-    local: frozenset[Place]
+    local: frozenset[tuple[Place, int]]
     local_if_empty: int
-    others: frozenset[Place]
+    others: frozenset[tuple[Place, int]]
     others_if_empty: int
     type: int
     flags: int
@@ -104,16 +108,15 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
     if not word or bytes(desc.frontend) != key_bytes(key):
         return None
     local, others = slots(maps, desc.local), slots(maps, desc.others)
-    for each in (desc.local, desc.others):
-        assert_table(maps, each)
+    weights = {each: weights_of(maps, desc, each) for each in (desc.local, desc.others)}
     assert (local, others) == (sorted(set(local)), sorted(set(others))), "cannot be searched"
     backends = {slot: backend(maps, slot) for slot in (*local, *others)}
     name = LbName.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
     offer = Offer(
         (name.ns.decode(), name.service.decode(), name.port.decode()),
-        frozenset(place(backends[slot]) for slot in local),
+        _weighed(backends, local, weights[desc.local]),
         desc.local.if_empty,
-        frozenset(place(backends[slot]) for slot in others),
+        _weighed(backends, others, weights[desc.others]),
         desc.others.if_empty,
         desc.type,
         desc.flags,
@@ -148,16 +151,37 @@ def slots(maps: MapSet, place: LbRange) -> list[int]:
     return [u32.from_buffer_copy(element(maps, "lb_slots", index)).value for index in indices]
 
 
-def assert_table(maps: MapSet, found: LbRange) -> None:
-    """Its lookup table names the backend of the range that the model says."""
+def weights_of(maps: MapSet, desc: LbDesc, found: LbRange) -> Sequence[int]:
+    """Those of the backends of a range; its table names those that the model says."""
+    own = slots(maps, found)
     if not found.table:
-        return
-    ends = [place(backend(maps, each)) for each in slots(maps, found)]
-    offered = sorted(plan.Backend(Address(raw), port, True, True) for raw, port, _ in ends)
+        return [1] * len(own)
+    is_hashed = desc.scheduler in (SCHEDULERS[Scheduler.SOURCE_HASH], SCHEDULERS[Scheduler.MAGLEV])
     named = slots(maps, LbRange(found.base + found.count, found.table))
+    counts = [named.count(each) for each in own]
+    weights = [1] * len(own) if is_hashed and max(counts) - min(counts) <= 1 else counts
+    ends = zip(own, weights, strict=True)
+    offered = sorted(
+        plan.Backend(Address(raw), port, True, True, weight=weight)
+        for (raw, port, _), weight in (
+            (place(backend(maps, each)), weight) for each, weight in ends
+        )
+    )
     raw = [place(backend(maps, each))[:2] for each in named]
-    wanted = [offered[each][:2] for each in lookup_table(offered, found.table)]
-    assert raw == wanted
+    wanted = (
+        lookup_table(offered, found.table)
+        if is_hashed
+        else interleaved([each.weight for each in offered])
+    )
+    assert raw == [offered[each][:2] for each in wanted]
+    return weights
+
+
+def _weighed(
+    backends: Mapping[int, LbBackend], indices: Iterable[int], weights: Iterable[int]
+) -> frozenset[tuple[Place, int]]:
+    pairs = zip(indices, weights, strict=True)
+    return frozenset((place(backends[index]), weight) for index, weight in pairs)
 
 
 def backend(maps: MapSet, index: int) -> LbBackend:
@@ -193,9 +217,11 @@ def offer_of(frontend: Frontend) -> Offer:
     )
 
 
-def _places(frontend: Frontend, choice: Choice) -> frozenset[Place]:
+def _places(frontend: Frontend, choice: Choice) -> frozenset[tuple[Place, int]]:
     protocol = int(frontend.service.protocol)
-    return frozenset((bytes(each.address), each.port, protocol) for each in choice.backends)
+    return frozenset(
+        ((bytes(each.address), each.port, protocol), each.weight) for each in choice.backends
+    )
 
 
 def pods_here(maps: MapSet) -> dict[tuple[object, Place], int]:

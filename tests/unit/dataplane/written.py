@@ -42,7 +42,7 @@ def assert_tidy(world: World) -> None:
     words = [value for _, value in world.maps["lb_current"].items() if any(value)]
     assert len(words) == len(frontends)
     contents = {
-        (each.service, choice.backends, each.table_size if len(choice.backends) > 1 else 0)
+        (each.service, choice.backends, choice.table_slots(each.table_size))
         for each in frontends
         for choice in (each.local, each.others)
     }

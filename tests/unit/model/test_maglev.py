@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.model.address import Address
+from ebpflb.model.extensions.apportionment import as_slots
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Backend
 from ebpflb.words.scheduler import TABLE_SIZE
@@ -90,3 +91,31 @@ def test_when_one_goes_less_than_two_in_a_hundred_move_beyond_the_necessary(numb
     offered = backends(number)
     sample = random.Random(0).sample(range(number), min(number, 5))
     assert sum(moved(offered, gone) for gone in sample) / len(sample) < 0.02
+
+
+def weighted(*weights: int) -> list[Backend]:
+    pods = zip(backends(len(weights)), as_slots(weights, TABLE_SIZE), strict=True)
+    return [each._replace(weight=weight) for each, weight in pods]
+
+
+def test_a_backend_has_as_many_slots_as_its_weight():
+    offered = weighted(90, 10, 55)
+    shares = Counter(lookup_table(offered, TABLE_SIZE))
+    assert [shares[each] for each in range(3)] == [each.weight for each in offered]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "must"), [(90, 80, 0.1), (50, 51, 0.01), (99, 50, 0.49)]
+)
+def test_other_weights_move_little_more_than_they_must(before: int, after: int, must: float):
+    old, new = weighted(before, 100 - before), weighted(after, 100 - after)
+    pairs = zip(lookup_table(old, TABLE_SIZE), lookup_table(new, TABLE_SIZE), strict=True)
+    share = sum(was != now for was, now in pairs) / TABLE_SIZE
+    assert must - 0.001 <= share <= must + 0.03
+
+
+def test_a_change_of_one_weight_of_many_moves_few_others():
+    old, new = weighted(*[10] * 49, 10), weighted(*[10] * 49, 30)
+    pairs = [*zip(lookup_table(old, TABLE_SIZE), lookup_table(new, TABLE_SIZE), strict=True)]
+    between_others = sum(was != now and 49 not in (was, now) for was, now in pairs) / TABLE_SIZE
+    assert between_others < 0.06

@@ -74,6 +74,18 @@ def test_the_label_that_leaves_a_service_to_others_does_not_count_on_a_slice():
     assert decode(manifest) is not None
 
 
+@pytest.mark.parametrize(
+    ("text", "weight"),
+    [("0", 0), ("65535", 65535), ("65536", None), ("-1", None), ("heavy", None), ("", None)],
+)
+def test_the_weight_of_a_slice_is_that_of_cilium_which_ignores_others(text, weight):
+    manifest = slice_manifest()
+    manifest["metadata"]["annotations"] = {"service.cilium.io/weight": text}
+    assert decoded(manifest) == endpoint_slice("web-1", endpoint(), weight=weight)
+    manifest["metadata"]["annotations"] = {"service.cilium.io/weight": [text]}
+    assert decoded(manifest).weight is None
+
+
 def test_a_slice_belongs_to_the_service_of_its_own_namespace():
     found = decoded(slice_manifest(service="shop", namespace="prod"))
     assert (found.namespace, found.service, found.name) == ("prod", "shop", "web-1")

@@ -42,7 +42,7 @@ from ebpflb.model.plan import Choice, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import Scheduler
-from tests.unit.dataplane.desired import ALLOWED, backends, frontend, key, named
+from tests.unit.dataplane.desired import ALLOWED, backends, frontend, key, named, weighted
 from tests.unit.dataplane.explain.node import (
     CLIENT,
     NEAR,
@@ -397,3 +397,16 @@ def test_other_schedulers_have_nothing_to_say(node):
     node.serve(frontend(VIP, BOTH, scheduler=Scheduler.ROUND_ROBIN))
     step = node.ask(outside(port=40000), key(VIP))
     assert (step.scheduler, list(chances(step).values())) == ("", [1 / 3] * 3)
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.RANDOM, Scheduler.LEAST_CONNECTIONS])
+def test_weights_are_chances(node, scheduler):
+    node.serve(frontend(VIP, weighted(BOTH, 6, 3, 1), scheduler=scheduler))
+    step = node.ask(outside(port=40000), key(VIP))
+    assert list(chances(step).values()) == [0.6, 0.3, 0.1]
+    assert step.scheduler.endswith(", for its weight") is (scheduler is not Scheduler.RANDOM)
+
+
+def test_without_the_clients_port_weights_are_the_chances_of_a_hash(node):
+    node.serve(frontend(VIP, weighted(BOTH, 20, 7, 4), **HASHED))
+    assert list(chances(node.ask(host(), key(VIP))).values()) == [20 / 31, 7 / 31, 4 / 31]

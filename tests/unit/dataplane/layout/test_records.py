@@ -41,12 +41,12 @@ def test_a_socket_address_has_the_layout_of_a_frontend_key(socket: SocketRecord)
     assert SocketRecord.unpack(socket.pack()) == socket
 
 
-@given(SOCKETS, st.tuples(U32, U32, U32))
-def test_a_backend_has_the_layout_of_c(socket: SocketRecord, rest: tuple[int, int, int]):
+@given(SOCKETS, st.tuples(U16, U16, U32, U32))
+def test_a_backend_has_the_layout_of_c(socket: SocketRecord, rest: tuple[int, int, int, int]):
     record = BackendRecord(socket.pack(), *rest)
     struct = structs.LbBackend.from_buffer_copy(record.pack())
     assert bytes(struct)[:20] == socket.pack()
-    assert (struct.flags, struct.serial, struct.service) == rest
+    assert (struct.flags, struct.weight, struct.serial, struct.service) == rest
     assert BackendRecord.unpack(record.pack()) == record
 
 

@@ -83,7 +83,7 @@ def test_where_it_may_not_the_service_is_served_without(monkeypatch, caplog):
     assert len(found(world).backends) == len(PODS)
     assert slots_used(world) == len(PODS)
     assert caplog.messages == [
-        f"no room for a lookup table of {TABLE} slots: each node chooses on its own"
+        f"no room for a table of {TABLE} slots: each node chooses on its own, whatever the weights"
     ]
     assert not world.sync.apply(served(*PODS, affinity_timeout=60))
     assert slots_used(world) == len(PODS)

@@ -51,7 +51,7 @@ def test_a_service_without_room_uses_random_and_says_so():
     assert {(each.scheduler, each.table_size) for each in plan} == {(MAGLEV, TABLE_SIZE)}
     (problem,) = changes.problems()
     assert problem.service.name == "b"
-    assert problem.text.startswith("scheduler random instead: ")
+    assert problem.text.startswith("scheduler random without weights instead: ")
 
 
 def test_a_namespace_takes_no_room_of_another():

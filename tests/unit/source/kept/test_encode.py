@@ -65,6 +65,7 @@ def test_every_field_that_the_agent_reads_is_written(kind: Kind):
         service("web", service_port(name=port_name("a"), affinity_timeout=10)),
         decode(service_manifest(**DUAL)),
         endpoint_slice("empty"),
+        endpoint_slice("drained", endpoint(), weight=0),
         endpoint_slice("web-1", endpoint(ready=False), endpoint("10.1.0.2", None, serving=False)),
         endpoint_slice("web-1", endpoint(terminating=True, pod="default/web-5", zone="a")),
         Node("a", "zone", (address("10.0.0.1"),), eligible=False),
