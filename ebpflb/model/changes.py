@@ -12,6 +12,7 @@ from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
 from ebpflb.model.admission.claims import Claim, Claims, Conflict, claims_of
 from ebpflb.model.admission.problems import ServiceProblem, problems
 from ebpflb.model.admission.tables import TableBudget
+from ebpflb.model.admission.without_effect import annotations_without_effect
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
@@ -429,9 +430,10 @@ class Changes:
             self._pods[key_of(new)] = new
 
     def _problems_of(self, service: Service) -> tuple[str, ...]:
+        found = (*service.problems, *annotations_without_effect(service))
         if service.annotated.dsr and self._defaults.dsr is Dsr.OFF:
-            return (*service.problems, _DSR_IS_OFF)
-        return service.problems
+            return (*found, _DSR_IS_OFF)
+        return found
 
     def _select(self, changed: ApiObject | None) -> None:
         if not self.selection.is_limited:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ebpflb.config import values
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
@@ -63,6 +64,10 @@ _OF_SERVICES: Mapping[str, _Syntax] = {
     words.EJECTION: _Syntax("ejection", values.ejection),
     words.DSR: _Syntax("dsr", _switch, _switch_text),
     words.WEIGHTS: _Syntax("weights", _weights, _weights_text),
+    words.VIP_UNSERVED: _Syntax("vip_unserved", _one_of({each.value: each for each in Unserved})),
+    words.NO_LOCAL_ENDPOINT: _Syntax(
+        "no_local_endpoint", _one_of({each.value: each for each in NoLocalEndpoint})
+    ),
 }
 
 

@@ -14,7 +14,20 @@ EJECTION = f"{PREFIX}ejection"
 DSR = f"{PREFIX}dsr"
 # On a Service: "pods", or LABEL=VALUE:WEIGHT, separated by commas.
 WEIGHTS = f"{PREFIX}weights"
+# On a Service: "reject", "drop" or "pass".
+VIP_UNSERVED = f"{PREFIX}vip-unserved"
+# On a Service: "drop" or "pass".
+NO_LOCAL_ENDPOINT = f"{PREFIX}no-local-endpoint"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
 
-ANNOTATIONS = (SCHEDULER, EJECTION, DSR, WEIGHTS, WEIGHT, SOCKET_LB)
+ANNOTATIONS = (
+    SCHEDULER,
+    EJECTION,
+    DSR,
+    WEIGHTS,
+    WEIGHT,
+    VIP_UNSERVED,
+    NO_LOCAL_ENDPOINT,
+    SOCKET_LB,
+)

@@ -29,6 +29,7 @@ from ebpflb.dataplane.layout.records import (
     ejection_of,
     frontend_key_of,
     unpack_name,
+    unserved_of,
 )
 from ebpflb.dataplane.layout.structs import LbBackend
 from ebpflb.dataplane.services.mirror import Mirror, Words, column
@@ -339,6 +340,7 @@ def decode_frontend(
         scheduler=SCHEDULERS[desc.scheduler],
         table_size=max(desc.local_table, desc.others_table),
         dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
+        unserved=unserved_of(desc),
     )
 
 

@@ -39,6 +39,7 @@ class FrontendSettings(NamedTuple):
     scheduler: str
     dsr: bool
     source_ranges: tuple[str, ...]
+    unserved: str = ""
 
 
 class FrontendForm(NamedTuple):

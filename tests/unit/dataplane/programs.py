@@ -28,6 +28,7 @@ from ebpflb.dataplane.layout.structs import (
 )
 from ebpflb.model import plan
 from ebpflb.model.address import Address, Protocol
+from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
@@ -51,7 +52,12 @@ SCHEDULERS = {
     Scheduler.SOURCE_HASH: 3,
     Scheduler.MAGLEV: 4,
 }
-IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
+IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2, IfEmpty.PASS: 3}
+UNSERVED = {None: 0, Unserved.REJECT: 512, Unserved.DROP: 1024, Unserved.PASS: 2048}
+ECHO = 4096
+IN_FILTER = 3
+# The flags of an address, by those of a frontend.
+OF_ADDRESS = {512: 64, 1024: 32, 2048: 128, ECHO: 256}
 
 # Address, port and protocol.
 Place = tuple[bytes, int, int]
@@ -180,11 +186,17 @@ def offer_of(frontend: Frontend) -> Offer:
         + 2 * external
         + SOURCE_RANGES * bool(frontend.allowed_sources)
         + COUNTS_OPEN * (frontend.scheduler is Scheduler.LEAST_CONNECTIONS)
-        + DSR * frontend.dsr,
+        + DSR * frontend.dsr
+        + UNSERVED[frontend.unserved]
+        + ECHO * _answers_pings(frontend),
         SCHEDULERS[frontend.scheduler],
         frontend.affinity_timeout,
         frozenset((*each,) for each in frontend.allowed_sources) or None,
     )
+
+
+def _answers_pings(frontend: Frontend) -> bool:
+    return frontend.type is not FrontendType.NODE_PORT and bool(frontend.others.backends)
 
 
 def _places(frontend: Frontend, choice: Choice) -> frozenset[Place]:
@@ -270,8 +282,9 @@ def passes_filter(maps: MapSet, key: FrontendKey) -> bool:
 def filter_flags(maps: MapSet) -> dict[int, int]:
     """The elements of lb_dest_filter with flags."""
     values = b"".join(chunk.values for chunk in maps["lb_dest_filter"].chunks())
-    flags = values[LbDest.flags.offset :: ctypes.sizeof(LbDest)]
-    return {index: each for index, each in enumerate(flags) if each}
+    size = ctypes.sizeof(LbDest)
+    elements = (LbDest.from_buffer_copy(values, at) for at in range(0, len(values), size))
+    return {index: each.flags for index, each in enumerate(elements) if each.flags}
 
 
 def filter_wanted(frontends: Iterable[Frontend]) -> dict[int, int]:
@@ -279,7 +292,7 @@ def filter_wanted(frontends: Iterable[Frontend]) -> dict[int, int]:
     frontends = list(frontends)
     wanted = Counter[int]()
     for address, flags in vip_flags(frontends).items():
-        wanted[int.from_bytes(address[14:], "big")] |= flags
+        wanted[int.from_bytes(address[14:], "big")] |= flags & IN_FILTER
     for each in frontends:
         if each.type is FrontendType.NODE_PORT:
             wanted[each.key.port] |= AddrFlag.LB_ADDR_NODE_PORT
@@ -294,6 +307,8 @@ def vip_flags(frontends: Iterable[Frontend]) -> dict[bytes, int]:
     for frontend in frontends:
         if frontend.type is not FrontendType.NODE_PORT:
             flag = 1 if frontend.type is FrontendType.CLUSTER_IP else 2
+            own = UNSERVED[frontend.unserved] | ECHO * _answers_pings(frontend)
+            flag |= sum(each for given, each in OF_ADDRESS.items() if own & given)
             address = bytes(frontend.key.address)
             flags[address] = flags.get(address, 0) | flag
     return flags
