@@ -85,6 +85,8 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 	int verdict;
 	__u32 i;
 
+	if (!range->count && range->if_empty == LB_EMPTY_PASS)
+		return LB_PASS;
 	if (!range->count)
 		return range->if_empty == LB_EMPTY_DROP ? -LB_DROP_NO_LOCAL_ENDPOINT :
 							  -LB_DROP_NO_ENDPOINT;

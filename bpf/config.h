@@ -141,5 +141,7 @@
 
 /* ICMP errors per second and CPU; the default of the kernel's icmp_msgs_per_sec. */
 #define LB_REJECTS_PER_SECOND 1000
+/* Answers to pings, likewise. */
+#define LB_ECHOES_PER_SECOND 1000
 
 #endif

@@ -228,7 +228,8 @@ static __always_inline void lb_flow_fail(const struct lb_packet *pkt, const stru
 	if (verdict == -LB_DROP_TOO_BIG || verdict == -LB_DROP_TTL_EXCEEDED ||
 	    (is_unknown && pkt->tcp_flags & LB_TCP_RST))
 		return;
-	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT && !is_unknown)
+	if (match->desc && verdict != -LB_DROP_UNKNOWN_PORT && verdict != -LB_DROP_UNSERVED_PORT &&
+	    !is_unknown)
 		lb_count_failure(match->index, verdict);
 	record = lb_flow_record_failure(pkt->tuple.proto, match->desc, hook, -verdict);
 	if (!record)

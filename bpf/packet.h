@@ -216,6 +216,7 @@ struct lb_tunnel {
 struct lb_scratch {
 	__u64 flow_rate; /* see rate_limit.h */
 	__u64 rejects;
+	__u64 echoes;
 	struct lb_flow flow;               /* a new one */
 	struct lb_conntrack entry;         /* of it */
 	struct lb_known_flow known;        /* what the current packet becomes */

@@ -28,6 +28,7 @@
 #include "stack_route.h"
 #include "tunnel_end.h"
 #include "verifier.h"
+#include "vip.h"
 
 /* Sends the rewritten packet to where it must go. fib is filled if that was looked up here. */
 static __always_inline int lb_send(struct __sk_buff *skb, const struct lb_packet *pkt, int hook,
@@ -113,7 +114,7 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 	int verdict;
 
 	if (!quote || !known)
-		return LB_PASS;
+		return lb_echo(skb, pkt, hook, fib);
 	verdict = quote->reverse.proto == IPPROTO_UDP ?
 			  lb_known_quoted(pkt, quote, hook, known, 1) :
 			  lb_known_quoted(pkt, quote, hook, known, 0);

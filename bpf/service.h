@@ -18,6 +18,7 @@
 #include "packet.h"
 #include "source_range.h"
 #include "unknown_connection.h"
+#include "vip.h"
 
 /* What an entry point knows about its packets. */
 struct lb_tc_hook {
@@ -27,10 +28,10 @@ struct lb_tc_hook {
 
 /*
  * LB_NEXT with match filled, LB_PASS if there is no frontend, or a negative reason. NodePorts are
- * looked up only if the address itself is not a frontend.
+ * looked up only if the address itself is not a frontend. Uses fib.
  */
-static __always_inline int lb_service_match(void *ctx, const struct lb_packet *pkt,
-					    struct lb_match *match)
+static __always_inline int lb_service_match(void *ctx, const struct lb_packet *pkt, int hook,
+					    struct bpf_fib_lookup *fib, struct lb_match *match)
 {
 	struct lb_frontend_key key = {
 		.addr = pkt->tuple.daddr,
@@ -48,9 +49,7 @@ static __always_inline int lb_service_match(void *ctx, const struct lb_packet *p
 	if (!is_vip || lb_filter_flags_of(&pkt->tuple.daddr) & LB_ADDR_NODE)
 		flags = lb_addr_flags_of(&pkt->tuple.daddr);
 	if (!is_vip && !(flags & LB_ADDR_NODE_PORT && lb_node_port_lookup(&key, match)))
-		return (flags & (LB_ADDR_CLUSTER_IP | LB_ADDR_NODE)) == LB_ADDR_CLUSTER_IP ?
-			       -LB_DROP_UNKNOWN_PORT :
-			       LB_PASS;
+		return lb_unserved(ctx, pkt, hook, flags, fib);
 	return flags & LB_ADDR_NODE && lb_has_connected_socket(ctx, &pkt->tuple) ? LB_PASS :
 										   LB_NEXT;
 }
@@ -301,14 +300,6 @@ static __always_inline int lb_service_route(void *ctx, struct lb_packet *pkt,
 	return lb_service_from_host(ctx, pkt, choice, flow, fib);
 }
 
-/* Whether this packet may start an unknown flow. */
-static __always_inline int lb_is_opening(const struct lb_packet *pkt)
-{
-	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR)
-		return 0;
-	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
-}
-
 /* For a packet that opens no flow; found: by lb_service_match(). Fills choice, flow and fib. */
 static __always_inline int lb_service_go_on(void *ctx, struct lb_packet *pkt, int hook,
 					    const struct lb_match *match, int found,
@@ -330,7 +321,7 @@ static __always_inline int lb_service_decide(struct __sk_buff *skb, struct lb_pa
 					     struct lb_choice *choice, struct lb_flow *flow,
 					     struct bpf_fib_lookup *fib)
 {
-	int verdict = lb_service_match(skb, pkt, match);
+	int verdict = lb_service_match(skb, pkt, at->hook, fib, match);
 
 	if (!lb_is_opening(pkt))
 		return lb_service_go_on(skb, pkt, at->hook, match, verdict, choice, flow, fib);

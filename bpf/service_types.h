@@ -27,6 +27,8 @@ enum lb_frontend_type {
 enum lb_if_empty {
 	LB_EMPTY_REFUSE = 1,
 	LB_EMPTY_DROP = 2,
+	/* Another node may have some. Also in ranges with backends: unknown connections pass, too. */
+	LB_EMPTY_PASS = 3,
 };
 
 /*
@@ -52,6 +54,11 @@ enum lb_desc_flag {
 	/* For the agent and its commands: it also, or only, has endpoints of its backup. */
 	LB_DESC_SPILLS = 1 << 9,
 	LB_DESC_ON_BACKUP = 1 << 10,
+	/* Flags that its address gets: enum lb_addr_flag. */
+	LB_DESC_UNSERVED_REJECT = 1 << 8,
+	LB_DESC_UNSERVED_DROP = 1 << 12,
+	LB_DESC_UNSERVED_PASS = 1 << 13,
+	LB_DESC_ECHO = 1 << 14,
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */
@@ -155,6 +162,11 @@ enum lb_addr_flag {
 	LB_ADDR_NODE = 1 << 2,
 	LB_ADDR_NODE_PORT = 1 << 3,
 	LB_ADDR_EXTERNAL_PORT = 1 << 4, /* in lb_dest_filter only */
+	/* What becomes of ports that no Service has there, if a Service asks for it; the first counts. */
+	LB_ADDR_UNSERVED_DROP = 1 << 5,
+	LB_ADDR_UNSERVED_REJECT = 1 << 6,
+	LB_ADDR_UNSERVED_PASS = 1 << 7,
+	LB_ADDR_ECHO = 1 << 8, /* some Service there has an endpoint for clients outside */
 };
 
 /* addr: fixed while lb_addrs or lb_dest_filter refer to the index. flags: enum lb_addr_flag. */
@@ -169,8 +181,8 @@ struct lb_addr_state {
  * whose lb_addr_fold() is the index, or 0; other addresses with this fold are in lb_addrs only.
  */
 struct lb_dest {
-	__u8 flags;
-	__u8 pad[3];
+	__u16 flags;
+	__u8 pad[2];
 	__u32 known;
 };
 

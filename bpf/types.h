@@ -174,6 +174,8 @@ enum lb_drop_reason {
 	LB_DROP_TUNNEL = 14,     /* to the DSR port: not from a node, or of no flow here */
 	LB_DROP_TUNNEL_KEY = 15, /* from a node, without a key of the cluster */
 	LB_DROP_UNKNOWN_CONNECTION = 16,
+	LB_DROP_UNSERVED_PORT = 17,
+	LB_DROP_ECHO = 18,
 };
 
 /*

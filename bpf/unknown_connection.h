@@ -46,8 +46,9 @@ static __always_inline int lb_may_go_on(const struct lb_packet *pkt, int hook)
 }
 
 /*
- * For a packet of TCP or SCTP to a frontend, or to a port that a ClusterIP does not have: found is
- * the result of lb_service_match(). LB_PASS: the flow is one of another hook, or of a socket.
+ * For a packet of TCP or SCTP to a frontend, or to a port that no Service has: found is the result of
+ * lb_service_match(). LB_PASS: the flow is one of another hook, of a socket, or of another node that
+ * has the address, too.
  */
 static __always_inline int lb_unknown_connection(void *ctx, struct lb_packet *pkt, int hook,
 						 const struct lb_match *match, int found)
@@ -56,6 +57,10 @@ static __always_inline int lb_unknown_connection(void *ctx, struct lb_packet *pk
 
 	if (!lb_may_be_unknown(pkt, hook) || lb_conntrack_lookup_connection(&pkt->tuple) ||
 	    lb_has_socket(ctx, &pkt->tuple))
+		return LB_PASS;
+	if (found == -LB_DROP_UNSERVED_PORT)
+		return found;
+	if (!found && match->desc->others.if_empty == LB_EMPTY_PASS)
 		return LB_PASS;
 	if (!found) {
 		verdict = lb_source_range_check(match->desc, &pkt->tuple.saddr);

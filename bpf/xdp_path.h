@@ -135,11 +135,13 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	if (pkt->tuple.proto != IPPROTO_UDP && !lb_ct_is_syn(pkt))
 		return LB_PASS;
 	lb_verifier_merge_states(pkt);
-	verdict = lb_service_match(ctx, pkt, &match);
+	/* Ports that no Service has are left to tc. */
+	verdict = lb_service_match(ctx, pkt, LB_HOOK_RESERVED, fib, &match);
 	if (verdict)
 		return verdict < 0 ? -LB_XDP_REFUSED : LB_PASS;
-	if (lb_service_select(pkt, &match, &at, flow, &choice))
-		return -LB_XDP_REFUSED;
+	verdict = lb_service_select(pkt, &match, &at, flow, &choice);
+	if (verdict)
+		return verdict < 0 ? -LB_XDP_REFUSED : LB_PASS;
 	verdict = lb_xdp_route_new(fib, ctx, pkt, match.desc, &choice, flow);
 	if (!verdict && flow->flags & LB_CT_SNAT && lb_has_setting(LB_SETTING_SHARED_PORTS))
 		verdict = -LB_XDP_STACK;

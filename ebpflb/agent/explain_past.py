@@ -20,7 +20,7 @@ from ebpflb.dataplane.explain.question import (
     plain_frontend,
     target_answer,
 )
-from ebpflb.dataplane.explain.steps import ClientKind, ClientSide
+from ebpflb.dataplane.explain.steps import NO_LOCAL_PASSES, ClientKind, ClientSide
 from ebpflb.dataplane.layout.enums import DropReason, word
 from ebpflb.errors import ConfigError
 from ebpflb.model.address import (
@@ -33,6 +33,7 @@ from ebpflb.model.address import (
 )
 from ebpflb.model.changes import Changes
 from ebpflb.model.explain import Wanted, wanted
+from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Choice, FrontendKey
 from ebpflb.model.service import ServiceName
@@ -155,12 +156,16 @@ class _Outcome(NamedTuple):
 
 def _outcome(changes: Changes, target: FrontendKey, client: _Client, found: Wanted) -> _Outcome:
     if found.frontend is None:
-        if not found.left_out and _has_cluster_ip(changes, target.address):
-            return _ended(Fate.REFUSED, DropReason.LB_DROP_UNKNOWN_PORT)
+        reason = None if found.left_out else _unserved(changes, target.address, client)
+        if reason:
+            is_refused = reason is DropReason.LB_DROP_UNKNOWN_PORT
+            return _ended(Fate.REFUSED if is_refused else Fate.DROPPED, reason)
         return _Outcome(Fate.PASSES, found.left_out or _NO_FRONTEND)
     fate = Fate(found.verdict)
     if fate is Fate.TRANSLATED:
         return _Outcome(fate)
+    if fate is Fate.PASSES:
+        return _Outcome(fate, NO_LOCAL_PASSES)
     if not found.frontend.admits(client.address):
         return _ended(fate, DropReason.LB_DROP_SOURCE_RANGE)
     is_refused = fate is Fate.REFUSED
@@ -172,11 +177,22 @@ def _ended(fate: Fate, reason: DropReason) -> _Outcome:
     return _Outcome(fate, reason.sentence, reason)
 
 
-def _has_cluster_ip(changes: Changes, address: Address) -> bool:
-    """Whether other ports of the address are refused; not of the node's own."""
+def _unserved(changes: Changes, address: Address, client: _Client) -> DropReason | None:
+    """What ended connections to other ports of the address, as far as that needs no route."""
     services = filter(None, map(changes.served, changes.names()))
-    theirs = {port.cluster_ip for service in services for port in service.ports}
-    return address in theirs and address not in changes.node.addresses
+    ports = [port for service in services for port in service.ports]
+    if address in changes.node.addresses:
+        return None
+    if any(port.cluster_ip == address for port in ports):
+        return DropReason.LB_DROP_UNKNOWN_PORT
+    wishes = {
+        port.annotated.vip_unserved
+        for port in ports
+        if client.is_outside and address in (*port.external_ips, *port.load_balancer_ips)
+    }
+    if Unserved.DROP in wishes:
+        return DropReason.LB_DROP_UNSERVED_PORT
+    return DropReason.LB_DROP_UNKNOWN_PORT if Unserved.REJECT in wishes else None
 
 
 def _kernel(outcome: _Outcome, client: _Client, found: Wanted, failures: Failures) -> KernelAnswer:

@@ -94,9 +94,15 @@ def outcome_of(answer: Answer) -> Outcome:
         if not failing:
             return Outcome.WORKS
         return Outcome.PARTLY if failing < len(possible) else Outcome.LIKELY_FAILS
-    if answer["verdict"] == Fate.PASSES and not kernel["frontend"]:
+    if answer["verdict"] == Fate.PASSES and (not kernel["frontend"] or _lets_pass(kernel)):
         return Outcome.PASSES
     return Outcome.FAILS
+
+
+def _lets_pass(kernel: Answer) -> bool:
+    """Whether the Service asks for that without a backend."""
+    choice = kernel["frontend"]["elsewhere" if kernel["from"] == "elsewhere" else "this_node"]
+    return choice["if_empty"] == "pass" and not choice["backends"]
 
 
 def possible_backends(kernel: Answer) -> list[Answer]:

@@ -214,7 +214,8 @@ def _policy(frontend: "Frontend") -> str:
     affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
     scheduler = f", {frontend.scheduler}" if frontend.scheduler is not Scheduler.RANDOM else ""
     backup = f", {frontend.backup.shown}" if frontend.backup.shown else ""
-    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}{backup}"
+    unserved = f", unserved ports {frontend.unserved}" if frontend.unserved else ""
+    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}{backup}{unserved}"
 
 
 def _service_port(frontend: "Frontend") -> str:

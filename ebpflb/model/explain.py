@@ -46,6 +46,7 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
     "scheduler": lambda frontend: frontend.scheduler,
     "direct server return": lambda frontend: frontend.dsr,
     "use of the backup": lambda frontend: frontend.backup,
+    "unserved ports": lambda frontend: frontend.unserved or "default",
 }
 
 
@@ -197,6 +198,7 @@ def encode_frontend(frontend: Frontend) -> Plain:
         "scheduler": str(frontend.scheduler),
         "dsr": frontend.dsr,
         "backup": str(frontend.backup),
+        "unserved": frontend.unserved or "",
     }
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weighing import ToWeigh, Weighing
 from ebpflb.model.node import Node
 from ebpflb.model.service import (
@@ -26,6 +27,9 @@ from ebpflb.words.backup import BackupUse
 from ebpflb.words.connections import Fate
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 
+HEALTH_CHECK = "healthCheckNodePort"
+"""Instead of a port's name, which cannot have capital letters."""
+
 
 class FrontendType(StrEnum):
     """Which field of a Service a frontend comes from."""
@@ -41,11 +45,19 @@ class IfEmpty(StrEnum):
 
     REFUSE = "refuse"
     DROP = "drop"
+    PASS = "pass"  # noqa: S105  no password
 
     @property
     def fate(self) -> Fate:
         """Of such a connection."""
-        return Fate.DROPPED if self is IfEmpty.DROP else Fate.REFUSED
+        return _FATES[self]
+
+
+_FATES = {
+    IfEmpty.REFUSE: Fate.REFUSED,
+    IfEmpty.DROP: Fate.DROPPED,
+    IfEmpty.PASS: Fate.PASSES,
+}
 
 
 class FrontendKey(NamedTuple):
@@ -75,7 +87,10 @@ class Backend(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The backends for some sources, sorted; if_empty is REFUSE if there are any."""
+    """The backends for some sources, sorted; if_empty is REFUSE if there are any, or PASS.
+
+    PASS: another node may have some, and unknown connections pass even if there are any here.
+    """
 
     backends: tuple[Backend, ...]
     if_empty: IfEmpty
@@ -113,6 +128,7 @@ class Frontend:
     takes part in that; another node may choose one that this node does not choose, or not yet, and
     may have been told before that the Service has DSR. backup: what it has of the Service's backup.
     counts_open: its open connections are counted, even if the scheduler does not need that.
+    unserved: what its Service asks for at other ports of the address.
     """
 
     key: FrontendKey
@@ -134,6 +150,13 @@ class Frontend:
     here: tuple[Backend, ...] = ()
     backup: BackupUse = BackupUse.NONE
     counts_open: bool = False
+    unserved: Unserved | None = None
+
+    @property
+    def answers_pings(self) -> bool:
+        """Whether its address answers pings because of it."""
+        is_vip = self.type is not FrontendType.NODE_PORT and self.service.port != HEALTH_CHECK
+        return is_vip and bool(self.others.backends)
 
     def admits(self, client: Address) -> bool:
         """Whether the client is within the source ranges."""
@@ -189,6 +212,9 @@ def plan_service(
         choosing = _Choosing(node, watch(port), used, defaults.lookup_slots)
         for frontend in _plan_port(port, own, defaults, choosing):
             frontends.setdefault(frontend.key, frontend)
+    for port in service.ports:
+        for frontend in _health_checks(port, node):
+            frontends.setdefault(frontend.key, frontend)
     return tuple(frontends.values())
 
 
@@ -237,6 +263,18 @@ def frontend_keys(service: Service) -> frozenset[FrontendKey]:
 
 
 def typed_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
+    yield from _endpoint_keys(port)
+    for key in _health_check_keys(port):
+        yield FrontendType.LOAD_BALANCER, key
+
+
+def _health_check_keys(port: ServicePort) -> Iterator[FrontendKey]:
+    if port.health_check_node_port:
+        for address in port.load_balancer_ips:
+            yield FrontendKey(address, port.health_check_node_port, Protocol.TCP)
+
+
+def _endpoint_keys(port: ServicePort) -> Iterator[tuple[FrontendType, FrontendKey]]:
     protocol = port.name.protocol
     yield FrontendType.CLUSTER_IP, FrontendKey(port.cluster_ip, port.port, protocol)
     if port.node_port:
@@ -308,14 +346,15 @@ def _plan_port(
     preserves_clients = port.external_policy is TrafficPolicy.LOCAL
     has_dsr = defaults.dsr is Dsr.ALL and not (preserves_clients or defaults.masquerade_all)
     here = tuple(sorted(_here(endpoints, node))) if defaults.dsr is not Dsr.OFF else ()
-    for kind, key in typed_keys(port):
+    for kind, key in _endpoint_keys(port):
         inside = kind is FrontendType.CLUSTER_IP
+        is_vip = kind in (FrontendType.EXTERNAL_IP, FrontendType.LOAD_BALANCER)
         yield Frontend(
             key=key,
             type=kind,
             service=port.name,
             local=internal if inside else choices[TrafficPolicy.CLUSTER],
-            others=internal if inside else external,
+            others=internal if inside else _passing(external, port) if is_vip else external,
             internal_policy=port.internal_policy,
             external_policy=port.external_policy,
             affinity_timeout=port.affinity_timeout,
@@ -327,6 +366,35 @@ def _plan_port(
             table_size=defaults.lookup_slots,
             dsr=has_dsr and not inside,
             here=() if inside else here,
+            unserved=port.annotated.vip_unserved if is_vip else None,
+        )
+
+
+def _passing(choice: Choice, port: ServicePort) -> Choice:
+    is_asked = port.annotated.no_local_endpoint is NoLocalEndpoint.PASS
+    is_local = port.external_policy is TrafficPolicy.LOCAL
+    return choice._replace(if_empty=IfEmpty.PASS) if is_asked and is_local else choice
+
+
+def _health_checks(port: ServicePort, node: Node) -> Iterator[Frontend]:
+    """The health check node port at load-balancer IPs, for load balancers that check it there.
+
+    Clients on this node pass: they may ask another node that has the address.
+    """
+    address = node.primary.get(port.family)
+    if not address:
+        return
+    for key in _health_check_keys(port):
+        agent = Backend(address, key.port, local=True, terminating=False)
+        yield Frontend(
+            key=key,
+            type=FrontendType.LOAD_BALANCER,
+            service=port.name._replace(port=HEALTH_CHECK, protocol=Protocol.TCP),
+            local=Choice((), IfEmpty.PASS),
+            others=Choice((agent,), IfEmpty.REFUSE),
+            internal_policy=port.internal_policy,
+            external_policy=port.external_policy,
+            affinity_timeout=0,
         )
 
 

@@ -9,6 +9,7 @@ from ebpflb.config import values
 from ebpflb.model.backup.lending import EVERY_NAMESPACE
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
 from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
@@ -134,6 +135,10 @@ _OF_SERVICES: Mapping[str, _Syntax] = {
     words.BACKUP: _Syntax("backup", _backup),
     words.BACKUP_FOR: _Syntax("backup_for", _namespaces, ",".join),
     words.SPILL_AT: _Syntax("spill_at", values.Number(1, _MOST_OPEN)),
+    words.VIP_UNSERVED: _Syntax("vip_unserved", _one_of({each.value: each for each in Unserved})),
+    words.NO_LOCAL_ENDPOINT: _Syntax(
+        "no_local_endpoint", _one_of({each.value: each for each in NoLocalEndpoint})
+    ),
 }
 
 

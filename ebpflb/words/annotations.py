@@ -20,6 +20,10 @@ REBALANCE = f"{PREFIX}rebalance"
 MAX_CONNECTION_AGE = f"{PREFIX}max-connection-age"
 # On a Service: "keep" or "reset".
 ON_ENDPOINT_GONE = f"{PREFIX}on-endpoint-gone"
+# On a Service: "reject", "drop" or "pass".
+VIP_UNSERVED = f"{PREFIX}vip-unserved"
+# On a Service: "drop" or "pass".
+NO_LOCAL_ENDPOINT = f"{PREFIX}no-local-endpoint"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
 # On a Service: NAME or NAMESPACE/NAME of the Service that is its backup.
@@ -34,8 +38,9 @@ SLICE_WEIGHT = "service.cilium.io/weight"
 
 ANNOTATIONS = (
     *(SCHEDULER, EJECTION, DSR),
-    *(WEIGHTS, WEIGHT),
+    *(WEIGHTS, WEIGHT, SLICE_WEIGHT),
     *(REBALANCE, MAX_CONNECTION_AGE, ON_ENDPOINT_GONE),
     *(BACKUP, BACKUP_FOR, SPILL_AT),
+    *(VIP_UNSERVED, NO_LOCAL_ENDPOINT),
     SOCKET_LB,
 )

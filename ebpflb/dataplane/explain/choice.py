@@ -45,12 +45,19 @@ _NO_ROUTE = Rewrite(reason=DropReason.LB_DROP_NO_ROUTE)
 
 
 class BackendChoice(NamedTuple):
-    """The backends that the connection may get, or why there are none."""
+    """The backends that the connection may get, or why there are none.
+
+    Without either it passes: LB_EMPTY_PASS.
+    """
 
     reason: DropReason | None
     candidates: tuple[Candidate, ...] = ()
     affinity: str = ""
     scheduler: str = ""
+
+    @property
+    def passes(self) -> bool:
+        return not self.reason and not self.candidates
 
 
 def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
@@ -109,6 +116,8 @@ def choose(
     if recalled:
         chosen = tuple(Candidate(each, float(each == recalled)) for each in backends)
         return BackendChoice(None, chosen, affinity)
+    if slots.if_empty == IfEmptyCode.LB_EMPTY_PASS and not slots.length:
+        return BackendChoice(None, affinity=affinity)
     if not backends:
         drops = slots.if_empty == IfEmptyCode.LB_EMPTY_DROP and not slots.length
         no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT

@@ -17,6 +17,7 @@ from ebpflb.dataplane.explain.known_flow import HOOKS, known_flow
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key, is_own_host
 from ebpflb.dataplane.explain.steps import (
     LISTENER,
+    NO_LOCAL_PASSES,
     Client,
     ClientKind,
     ClientSide,
@@ -25,6 +26,7 @@ from ebpflb.dataplane.explain.steps import (
     ended,
     why_no_frontend,
 )
+from ebpflb.dataplane.explain.vip import unserved
 from ebpflb.dataplane.kernel.namespaces import own_cookie, visit_others
 from ebpflb.dataplane.kernel.rtnetlink import Rtnetlink, device_name, read_addresses
 from ebpflb.dataplane.layout.enums import (
@@ -231,6 +233,8 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
     bit = 1 << (client.cookie % 64 if client.cookie else _NO_TRIER)
     hashed = Hashed(address if is_known else None, None, bit)
     choice = choose(lookups, desc, side, address, hashed)
+    if choice.passes:
+        return Step(place, Fate.PASSES, NO_LOCAL_PASSES, desc, side)
     if choice.reason is DropReason.LB_DROP_NO_LOCAL_ENDPOINT:
         why = f"{choice.reason.sentence}; left to tc, which drops"
         return Step(place, Fate.PASSES, why, desc, side, choice.reason)
@@ -262,17 +266,18 @@ class _Packet(NamedTuple):
 
 def _at_tc(packet: _Packet, place: str, side: ClientSide) -> Step:
     """lb_known_flow(), then lb_new_flow()."""
-    lookups, client, target, _ = packet
+    lookups, client, target = packet[:3]
     if not lookups.may_be_request(target):
         return Step(place, Fate.PASSES, why_no_frontend(lookups, target))
     flow = known_flow(lookups, client, target)
     if flow:
         return Step(place, flow.fate, flow.why, candidates=flow.candidates)
-    desc, is_refused = _service_match(lookups, target)
+    desc = _service_match(lookups, target)
     if lookups.has_listener(target):
         return Step(place, Fate.PASSES, LISTENER, desc)
-    if is_refused:
-        return ended(place, None, DropReason.LB_DROP_UNKNOWN_PORT)
+    reason = None if desc else unserved(lookups, client, target.address, packet.route)
+    if reason:
+        return ended(place, None, reason)
     if desc is None:
         return Step(place, Fate.PASSES, why_no_frontend(lookups, target))
     return _select(packet, place, side, desc)
@@ -286,18 +291,20 @@ def _select(packet: _Packet, place: str, side: ClientSide, desc: DescRecord) -> 
     bit = packet.lookups.client_bit(desc, source, HOOKS[packet.client.kind])
     hashed = Hashed(source, packet.client.port or None, bit)
     choice = choose(packet.lookups, desc, side, source, hashed)
+    if choice.passes:
+        return Step(place, Fate.PASSES, NO_LOCAL_PASSES, desc, side)
     if choice.reason:
         return ended(place, desc, choice.reason, side)
     return _routed(packet, place, side, desc, choice)
 
 
-def _service_match(lookups: Lookups, key: FrontendKey) -> tuple[DescRecord | None, bool]:
-    """lb_service_match(): the frontend, and whether the port is refused."""
+def _service_match(lookups: Lookups, key: FrontendKey) -> DescRecord | None:
+    """lb_service_match(): the frontend."""
     found = _service_match_vip(lookups, key)
     flags = lookups.addr_flags_of(key.address)
     if found is None and flags & AddrFlag.LB_ADDR_NODE_PORT:
         found = lookups.node_port_lookup(key)
-    return found, found is None and _refuses(flags)
+    return found
 
 
 def _service_match_vip(lookups: Lookups, key: FrontendKey) -> DescRecord | None:

@@ -15,6 +15,7 @@ from ebpflb.model.plan import FrontendKey
 from ebpflb.words.connections import Fate
 
 RouteTo = Callable[[Address], Route | None]
+NO_LOCAL_PASSES = "only other nodes may have an endpoint, and the Service lets packets pass"
 LISTENER = "a process of the node listens there"
 # tc refuses these, as a host does where nobody listens.
 _REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
@@ -116,7 +117,7 @@ def why_no_frontend(lookups: Lookups, key: FrontendKey) -> str:
     if flags & AddrFlag.LB_ADDR_NODE:
         return _why_not_node(lookups, key, flags)
     if flags & AddrFlag.LB_ADDR_EXTERNAL:
-        return "an external or load-balancer IP without this port: not translated"
+        return "an external or load-balancer IP without this port: left to the route"
     if lookups.is_known(key.address):
         return "the address of a removed Service; only existing flows are translated"
     return "neither a Service address nor an address of this node"

@@ -21,6 +21,7 @@ class FrontendTypeCode(IntEnum):
 class IfEmptyCode(IntEnum):
     LB_EMPTY_REFUSE = 1
     LB_EMPTY_DROP = 2
+    LB_EMPTY_PASS = 3
 
 
 class DescFlag(IntFlag):
@@ -33,6 +34,10 @@ class DescFlag(IntFlag):
     LB_DESC_SPILLS = 512
     LB_DESC_ON_BACKUP = 1024
     LB_DESC_TIMED = 2048
+    LB_DESC_UNSERVED_REJECT = 256
+    LB_DESC_UNSERVED_DROP = 4096
+    LB_DESC_UNSERVED_PASS = 8192
+    LB_DESC_ECHO = 16384
 
 
 class SchedulerCode(IntEnum):
@@ -63,6 +68,10 @@ class AddrFlag(IntFlag):
     LB_ADDR_NODE = 4
     LB_ADDR_NODE_PORT = 8
     LB_ADDR_EXTERNAL_PORT = 16
+    LB_ADDR_UNSERVED_DROP = 32
+    LB_ADDR_UNSERVED_REJECT = 64
+    LB_ADDR_UNSERVED_PASS = 128
+    LB_ADDR_ECHO = 256
 
 
 class DeviceKind(IntEnum):
@@ -157,7 +166,7 @@ class DropReason(IntEnum):
 
     LB_DROP_NO_ENDPOINT = 1, "no usable endpoint"
     LB_DROP_NO_LOCAL_ENDPOINT = 2, "only other nodes have a usable endpoint: traffic policy Local"
-    LB_DROP_UNKNOWN_PORT = 3, "a ClusterIP without this port"
+    LB_DROP_UNKNOWN_PORT = 3, "an address of Services, none of which has this port"
     LB_DROP_SNAT_PORTS = 4, "this node has no free source port towards the backend"
     LB_DROP_CONNTRACK_FULL = 5, "the table of flows has no room for another one"
     LB_DROP_TTL_EXCEEDED = 6, "the packet's TTL or hop limit ends at this node"
@@ -178,6 +187,8 @@ class DropReason(IntEnum):
         "it came from a node to the DSR port, but with no key that this node accepts",
     )
     LB_DROP_UNKNOWN_CONNECTION = 16, "of a connection to a Service that this node does not know"
+    LB_DROP_UNSERVED_PORT = 17, "no Service at the address has this port, and one says drop"
+    LB_DROP_ECHO = 18, "more pings to addresses of Services than this node answers"
 
 
 class DropPlace(IntEnum):

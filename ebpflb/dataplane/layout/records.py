@@ -14,6 +14,7 @@ from ebpflb.dataplane.layout.structs import packed_format
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.ejection import EjectionState
+from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
@@ -61,6 +62,7 @@ _TYPES = enums.codes(FrontendType, enums.FrontendTypeCode)
 FRONTEND_TYPES: Mapping[int, FrontendType] = {number: kind for kind, number in _TYPES.items()}
 _IF_EMPTY = enums.codes(IfEmpty, enums.IfEmptyCode)
 IF_EMPTY: Mapping[int, IfEmpty] = {number: kind for kind, number in _IF_EMPTY.items()}
+_UNSERVED = {each: enums.DescFlag[f"LB_DESC_UNSERVED_{each.name}"] for each in Unserved}
 _SCHEDULERS = enums.codes(Scheduler, enums.SchedulerCode)
 SCHEDULERS: Mapping[int, Scheduler] = {number: kind for kind, number in _SCHEDULERS.items()}
 
@@ -297,12 +299,20 @@ def desc_flags(frontend: Frontend) -> int:
     flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * counts_open
     flags |= enums.DescFlag.LB_DESC_DSR * frontend.dsr
     flags |= enums.DescFlag(_BACKUP_FLAGS[frontend.backup])
+    flags |= enums.DescFlag.LB_DESC_ECHO * frontend.answers_pings
+    if frontend.unserved:
+        flags |= _UNSERVED[frontend.unserved]
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
 
 
 def backup_use(desc_flags: int) -> BackupUse:
     """The reverse of desc_flags()."""
     return _BACKUP_USES.get(desc_flags & _ANY_BACKUP, BackupUse.ONLY)
+
+
+def unserved_of(desc: DescRecord) -> Unserved | None:
+    """The reverse of `desc_flags()`."""
+    return next((each for each, flag in _UNSERVED.items() if desc.flags & flag), None)
 
 
 def scheduler_code(frontend: Frontend) -> int:

@@ -133,7 +133,7 @@ class LbAddrState(Struct, flags=enums.AddrFlag):
 
 
 class LbDest(Struct, flags=enums.AddrFlag):
-    _fields_ = [("flags", u8), ("pad", u8 * 3), ("known", u32)]
+    _fields_ = [("flags", u16), ("pad", u8 * 2), ("known", u32)]
 
 
 class LbName(Struct):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
-from ebpflb.dataplane.layout.enums import AddrFlag, FrontendTypeCode
+from ebpflb.dataplane.layout.enums import AddrFlag, DescFlag, FrontendTypeCode
 from ebpflb.dataplane.layout.records import AddrRecord, DescRecord, pack_index
 from ebpflb.dataplane.layout.structs import LbDest, packed_format
 from ebpflb.dataplane.services.mirror import Mirror
@@ -35,6 +35,8 @@ _EXTERNAL_PORT = int(AddrFlag.LB_ADDR_EXTERNAL_PORT)
 _NODE_FLAGS = int(AddrFlag.LB_ADDR_NODE) | _NODE_PORT
 # In the filter: those of addresses.
 _OF_ADDRESSES = _CLUSTER_IP | _EXTERNAL | int(AddrFlag.LB_ADDR_NODE)
+# Those by which an address takes a place in the filter before others.
+_RANKING = _OF_ADDRESSES | _NODE_PORT
 _DEST = packed_format(LbDest)
 
 
@@ -59,11 +61,11 @@ class DestFilter:
     def has_address(self, address: Address, flags: int) -> bool:
         """Whether packets to an address with these flags pass."""
         passing, _ = self._element(_end(address))
-        return not flags & ~_NODE_PORT & ~passing
+        return not flags & _OF_ADDRESSES & ~passing
 
     def add_address(self, address: Address, flags: int) -> None:
         """Let packets to an address with these flags (enum lb_addr_flag) pass the filter."""
-        self._add(_end(address), flags & ~_NODE_PORT)
+        self._add(_end(address), flags & _OF_ADDRESSES)
 
     def add_port(self, port: int, flag: int) -> None:
         """LB_ADDR_NODE_PORT: let packets to this port of a node's address pass the filter.
@@ -83,7 +85,7 @@ class DestFilter:
 
     def passing(self) -> Iterator[tuple[int, int]]:
         """The elements with flags: index and flags. Meanwhile none may be set."""
-        for index, number in enumerate(self.elements.column(0)):
+        for index, number in enumerate(self.elements.column(0, "H")):
             if number:
                 yield index, self._element(index)[0]
 
@@ -125,6 +127,25 @@ _VIP_FLAGS: Mapping[int, int] = {
 }
 
 
+# The flags that a frontend passes on to its address.
+_PASSED_ON: Mapping[int, int] = {
+    int(DescFlag["LB_DESC_" + name]): int(AddrFlag["LB_ADDR_" + name])
+    for name in ("UNSERVED_DROP", "UNSERVED_REJECT", "UNSERVED_PASS", "ECHO")
+}
+
+
+_COUNTED = (*dict.fromkeys(_VIP_FLAGS.values()), *_PASSED_ON.values())
+
+
+def _address_flags(desc: DescRecord) -> Iterator[int]:
+    """Those that a frontend gives its address."""
+    if flag := _VIP_FLAGS.get(desc.type):
+        yield flag
+        for given, passed_on in _PASSED_ON.items():
+            if desc.flags & given:
+                yield passed_on
+
+
 def _port_flag(desc: DescRecord) -> int:
     """What the filter must have for the port of a frontend, or 0."""
     if desc.type == FrontendTypeCode.LB_NODE_PORT:
@@ -145,7 +166,7 @@ class Addresses:
         self._index: dict[Address, int] = {}
         self._unwritten: dict[Address, None] = {}
         # How many frontends give an address a flag, by flag and index.
-        self._users = {flag: array("I", bytes(4 * size)) for flag in (_CLUSTER_IP, _EXTERNAL)}
+        self._users = {flag: array("I", bytes(4 * size)) for flag in _COUNTED}
         self._node: dict[Address, int] = {}
         self._touched: set[Address] = set()
         # Those in the maps without flags.
@@ -240,23 +261,23 @@ class Addresses:
             self._port_users[flag][desc.port] += 1
             self._idle.discard(desc.port)
         self._idle.discard(desc.address)
-        self._count(desc.address, desc.type, 1)
+        self._count(desc, 1)
 
     def leave(self, desc: DescRecord) -> None:
         """A frontend was removed."""
         if flag := _port_flag(desc):
             _subtract(self._port_users[flag], desc.port)
             self._left_ports.add(desc.port)
-        self._count(desc.address, desc.type, -1)
+        self._count(desc, -1)
 
     def _unused_port_flags(self, port: int) -> int:
         """The flags that no frontend needs at the port."""
         return sum(flag for flag, users in self._port_users.items() if not users[port])
 
-    def _count(self, address: Address, kind: int, step: int) -> None:
-        if flag := _VIP_FLAGS.get(kind):
-            self._users[flag][self._index[address]] += step
-            self._touched.add(address)
+    def _count(self, desc: DescRecord, step: int) -> None:
+        for flag in _address_flags(desc):
+            self._users[flag][self._index[desc.address]] += step
+            self._touched.add(desc.address)
 
     def set_node(self, wanted: Mapping[Address, AddrFlag]) -> list[Address]:
         """Replace the node's addresses and write them. Returns those that do not fit."""
@@ -296,8 +317,11 @@ class Addresses:
 
     def _name(self, address: Address) -> None:
         present, index = self._filter.named(address), self._index[address]
-        if self._flags_at(index) > (0 if present is None else self._flags_at(present)):
+        if self._rank(index) > (0 if present is None else self._rank(present)):
             self._filter.name(address, index)
+
+    def _rank(self, index: int) -> int:
+        return self._flags_at(index) & _RANKING
 
     def _wanted(self, address: Address) -> int:
         flags, index = self._node.get(address, 0), self._index[address]

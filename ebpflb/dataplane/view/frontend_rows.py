@@ -53,6 +53,7 @@ def settings_of(frontend: Frontend) -> FrontendSettings:
         frontend.dsr,
         tuple(map(str, frontend.allowed_sources)),
         frontend.backup.value,
+        frontend.unserved or "",
     )
 
 

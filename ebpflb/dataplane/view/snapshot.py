@@ -30,6 +30,7 @@ from ebpflb.dataplane.layout.records import (
     ejection_of,
     frontend_key_of,
     unpack_name,
+    unserved_of,
 )
 from ebpflb.dataplane.layout.structs import LbBackend
 from ebpflb.dataplane.services.map_state import BackendRange
@@ -347,6 +348,7 @@ def decode_frontend(
         table_size=max(desc.local_table, desc.others_table) * is_hashed(desc),
         dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
         backup=backup_use(desc.flags),
+        unserved=unserved_of(desc),
     )
 
 

@@ -1,20 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Annotations that are valid, and have no effect with the options of this node."""
+"""Annotations that are valid, and have no effect: on the Service that has them, or on this node."""
 
 from collections.abc import Iterator
 
 from ebpflb.model.plan import Defaults
-from ebpflb.model.service import Dsr, Service
+from ebpflb.model.service import Dsr, Service, TrafficPolicy
 from ebpflb.words import annotations
 
 
 def without_effect(service: Service, defaults: Defaults) -> Iterator[str]:
     """A line for each annotation."""
-    if service.annotated.dsr and defaults.dsr is Dsr.OFF:
-        yield _line(annotations.DSR, "dsr")
-    if service.annotated.weights and not defaults.pod_labels:
-        yield _line(annotations.WEIGHTS, "watch-pods")
+    asked, ports = service.annotated, service.ports
+    if asked.dsr and defaults.dsr is Dsr.OFF:
+        yield _line(annotations.DSR, "the option dsr is off on this node")
+    if asked.weights and not defaults.pod_labels:
+        yield _line(annotations.WEIGHTS, "the option watch-pods is off on this node")
+    if asked.vip_unserved and not any(port.externally_accessible for port in ports):
+        yield _line(
+            annotations.VIP_UNSERVED, "the Service has no load-balancer IP and no external IP"
+        )
+    is_local = any(port.external_policy is TrafficPolicy.LOCAL for port in ports)
+    if asked.no_local_endpoint and not is_local:
+        yield _line(annotations.NO_LOCAL_ENDPOINT, "the Service has no externalTrafficPolicy Local")
 
 
-def _line(annotation: str, option: str) -> str:
-    return f"the annotation {annotation} has no effect: the option {option} is off on this node"
+def _line(annotation: str, why: str) -> str:
+    return f"the annotation {annotation} has no effect: {why}"

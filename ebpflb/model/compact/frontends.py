@@ -43,6 +43,7 @@ class FrontendSettings(NamedTuple):
     dsr: bool
     source_ranges: tuple[str, ...]
     backup: str = BackupUse.NONE.value
+    unserved: str = ""
 
 
 class FrontendForm(NamedTuple):

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from ebpflb.model.extensions.lifetime import EndingRules, MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weights import Weights
 from ebpflb.words.scheduler import Scheduler
 
@@ -15,7 +16,8 @@ class Annotated:
     dsr: whether it has direct server return. ejection: after how many failed connections in a row
     an endpoint is ejected, 0 for never. weights: None for even ones. backup: NAME or NAMESPACE/NAME
     of another Service. backup_for: the namespaces that may use this one so. spill_at: from how many
-    open connections on new ones also go to the backup.
+    open connections on new ones also go to the backup. vip_unserved: None for rejecting only what
+    this node would send back to the network. no_local_endpoint: None for drop.
     """
 
     scheduler: Scheduler | None = None
@@ -25,6 +27,11 @@ class Annotated:
     rebalance: Rebalance | None = None
     max_age: MaxAge | None = None
     on_endpoint_gone: OnEndpointGone = OnEndpointGone.KEEP
+    backup: str | None = None
+    backup_for: tuple[str, ...] | None = None
+    spill_at: int | None = None
+    vip_unserved: Unserved | None = None
+    no_local_endpoint: NoLocalEndpoint | None = None
 
     @property
     def ending(self) -> EndingRules | None:
@@ -36,10 +43,6 @@ class Annotated:
     @property
     def resets_gone(self) -> bool:
         return self.on_endpoint_gone is OnEndpointGone.RESET
-
-    backup: str | None = None
-    backup_for: tuple[str, ...] | None = None
-    spill_at: int | None = None
 
 
 NOTHING = Annotated()

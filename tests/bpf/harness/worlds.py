@@ -19,6 +19,7 @@ from ebpflb.model.address import (
 )
 from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.node import Node
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName, TrafficPolicy
@@ -32,6 +33,7 @@ _EXTERNAL = {Family.IPV4: "198.51.100.128", Family.IPV6: "2001:db8:100::80"}
 _HERE = {Family.IPV4: "10.1.0.0", Family.IPV6: "fd00:1::"}
 _ELSEWHERE = {Family.IPV4: "10.2.0.0", Family.IPV6: "fd00:2::"}
 _PORTS, _NODE_PORTS = (53, 80, 443), range(30000, 30006)
+_HEALTH_PORTS = range(32000, 32003)
 _PROTOCOLS = tuple(Protocol)
 _POLICIES = tuple(TrafficPolicy)
 
@@ -66,6 +68,13 @@ class What(StrEnum):
     LEFT = "left alone"
 
 
+_EMPTY = {
+    IfEmpty.REFUSE: What.REFUSED,
+    IfEmpty.DROP: What.DROPPED,
+    IfEmpty.PASS: What.LEFT,
+}
+
+
 class Answer(NamedTuple):
     """backends: the possible ones."""
 
@@ -94,8 +103,23 @@ class World:
             return Answer(What.DROPPED)
         if found:
             return _answer(found.others if question.source is Source.OUTSIDE else found.local)
-        refused = self._is_cluster_ip(question) and not self._is_node(question)
-        return Answer(What.REFUSED if refused else What.LEFT)
+        return Answer(self._unserved(question))
+
+    def _unserved(self, question: Question) -> What:
+        """The route to external addresses leads back to the network."""
+        address = parse_address(question.target.address)
+        here = [each for each in self.frontends.values() if each.key.address == address]
+        if not here or self._is_node(question):
+            return What.LEFT
+        if any(each.type is FrontendType.CLUSTER_IP for each in here):
+            return What.REFUSED
+        if question.source is not Source.OUTSIDE:
+            return What.LEFT
+        wishes = {each.unserved for each in here}
+        if Unserved.DROP in wishes:
+            return What.DROPPED
+        is_passed = Unserved.PASS in wishes and Unserved.REJECT not in wishes
+        return What.LEFT if is_passed else What.REFUSED
 
     def frontend(self, question: Question) -> Frontend | None:
         """The frontend for a question; a NodePort accepts any address of the node."""
@@ -108,13 +132,6 @@ class World:
 
     def _is_node(self, question: Question) -> bool:
         return question.target.address in (question.net.node, question.net.overlay)
-
-    def _is_cluster_ip(self, question: Question) -> bool:
-        address = parse_address(question.target.address)
-        return any(
-            each.key.address == address and each.type is FrontendType.CLUSTER_IP
-            for each in self.frontends.values()
-        )
 
     def questions(self, random: Random, count: int) -> Iterator[Question]:
         """Questions to existing frontends, and to addresses and ports next to them."""
@@ -147,7 +164,7 @@ def _answer(choice: Choice) -> Answer:
     if choice.backends:
         ends = (End(format_address(each.address), each.port) for each in choice.backends)
         return Answer(What.TO, frozenset(ends))
-    return Answer(What.DROPPED if choice.if_empty is IfEmpty.DROP else What.REFUSED)
+    return Answer(_EMPTY[choice.if_empty])
 
 
 def make_world(random: Random) -> World:
@@ -179,7 +196,11 @@ def _service(random: Random, number: int) -> Iterator[Service | EndpointSlice]:
     ports = [port for family in families for port in _ports(random, names, family, number)]
     made = Service(name, tuple(ports), created=f"2026-01-01T00:00:{random.randint(0, 9):02}Z")
     backup = random.choice((None, f"service{random.randrange(6)}"))
-    yield made.annotated_with(backup=backup) if backup else made
+    yield made.annotated_with(
+        backup=backup,
+        vip_unserved=random.choice((None, None, *Unserved)),
+        no_local_endpoint=random.choice((None, *NoLocalEndpoint)),
+    )
     for index in range(random.randint(0, 3)):
         yield _slice(random, name, index, names)
 
@@ -191,6 +212,8 @@ def _ports(
     affinity = random.choice((0, 0, 60))
     sources = [address_of(source, NETS[family]) for source in Source]
     ranges = random.sample(sources, k=random.choice((0, 0, 1, 2)))
+    is_local = external is TrafficPolicy.LOCAL
+    health = random.choice((0, *_HEALTH_PORTS)) if is_local else 0
     for name in names:
         yield ServicePort(
             name=name,
@@ -204,6 +227,7 @@ def _ports(
             external_policy=external,
             affinity_timeout=affinity,
             source_ranges=tuple(map(_around, ranges)),
+            health_check_node_port=health,
         )
 
 

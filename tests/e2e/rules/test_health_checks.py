@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replies of each node's health check node port to an external load balancer."""
 
-import http.client
 import json
 import socket
-from contextlib import closing
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 
@@ -16,31 +13,10 @@ from tests.e2e.harness.command import status
 from tests.e2e.harness.questions import REFUSED, fate, names, pods_at
 from tests.e2e.harness.sockets import opened
 from tests.e2e.harness.waiting import wait_until
+from tests.e2e.steps.health_check import ask
 
 LOCAL = {"externalTrafficPolicy": "Local"}
-REQUEST_SECONDS = 20
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
-
-
-class Answer(NamedTuple):
-    """status: of HTTP, or the name of an error."""
-
-    status: int | str
-    weight: str | None = None
-    body: str = ""
-
-
-def ask(member: Member, address: str, port: int, method: str = "GET", path: str = "/") -> Answer:
-    with member.entered():
-        connection = http.client.HTTPConnection(address, port, timeout=REQUEST_SECONDS)
-        with closing(connection):
-            try:
-                connection.request(method, path)
-                found = connection.getresponse()
-                weight = found.getheader("X-Load-Balancing-Endpoint-Weight")
-                return Answer(found.status, weight, found.read().decode())
-            except OSError as error:
-                return Answer(type(error).__name__)
 
 
 def wait_healthy(member: Member, address: str, port: int) -> None:

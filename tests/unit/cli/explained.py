@@ -4,6 +4,7 @@
 from typing import Any
 
 FRONTEND = {
+    "this_node": {"backends": [], "if_empty": "refuse"},
     "type": "LoadBalancer",
     "internal_policy": "Cluster",
     "external_policy": "Local",

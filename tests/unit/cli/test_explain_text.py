@@ -174,3 +174,21 @@ def test_what_was_meant_for_a_frontend_and_passes(capsys, monkeypatch):
 def test_a_name_does_not_reach_the_terminal_as_a_command(capsys):
     print(rendered(answered() | {"note": "of \x1b]0;mine"}))
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("side", "backends", "if_empty", "expected"),
+    [
+        ("elsewhere", [], "pass", Outcome.PASSES),
+        ("elsewhere", [{"address": "10.1.0.1"}], "pass", Outcome.FAILS),
+        ("elsewhere", [], "drop", Outcome.FAILS),
+        ("this node", [], "pass", Outcome.FAILS),
+    ],
+)
+def test_it_passes_if_its_service_says_so(side, backends, if_empty, expected):
+    frontend = {
+        "elsewhere": {"backends": backends, "if_empty": if_empty},
+        "this_node": {"backends": [], "if_empty": "refuse"},
+    }
+    kernel = {"frontend": frontend, "from": side, "backends": []}
+    assert outcome_of({"verdict": "passes", "kernel": kernel}) is expected

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
 from ebpflb.model.extensions.apportionment import as_slots, as_turns
+from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
 from ebpflb.model.source_ranges import Prefix
@@ -79,6 +80,7 @@ KINDS: Mapping[FrontendKey, tuple[FrontendType, ...]] = {
 }
 PORTS = (named("a"), named("a", "x"), named("b"))
 PODS = tuple(map(parse_address, ("10.1.0.1", "10.1.0.2", "10.2.0.1", "fd00:1::1")))
+UNSERVED = st.sampled_from((None, *Unserved))
 POLICIES = st.sampled_from(TrafficPolicy)
 SCHEDULED = st.builds(
     lambda scheduler, size: {"scheduler": scheduler, "table_size": size * scheduler.has_table},
@@ -149,6 +151,7 @@ def desired_states(draw: st.DrawFn) -> Desired:
             here=here[owner] if dsr[place] else (),
             backup=draw(st.sampled_from(BackupUse)),
             counts_open=draw(st.booleans()),
+            unserved=None if kinds[place] is INTERNAL else draw(UNSERVED),
             **scheduled[place],
         )
         for place, owner in zip(KINDS, owners, strict=True)

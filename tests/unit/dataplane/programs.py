@@ -29,6 +29,7 @@ from ebpflb.dataplane.layout.structs import (
 from ebpflb.model import plan
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.extensions.apportionment import interleaved
+from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.maglev import lookup_table
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import TrafficPolicy
@@ -56,7 +57,12 @@ SCHEDULERS = {
     Scheduler.MAGLEV: 4,
     Scheduler.LOWEST_LATENCY: 5,
 }
-IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2}
+IF_EMPTY = {IfEmpty.REFUSE: 1, IfEmpty.DROP: 2, IfEmpty.PASS: 3}
+UNSERVED = {None: 0, Unserved.REJECT: 256, Unserved.DROP: 4096, Unserved.PASS: 8192}
+ECHO = 16384
+IN_FILTER = 3
+# The flags of an address, by those of a frontend.
+OF_ADDRESS = {256: 64, 4096: 32, 8192: 128, ECHO: 256}
 
 # Address, port and protocol.
 Place = tuple[bytes, int, int]
@@ -210,11 +216,17 @@ def offer_of(frontend: Frontend) -> Offer:
         + COUNTS_OPEN * (frontend.scheduler.counts_open or frontend.counts_open)
         + TIMED * (frontend.scheduler is Scheduler.LOWEST_LATENCY)
         + DSR * frontend.dsr
-        + BACKUP[frontend.backup],
+        + BACKUP[frontend.backup]
+        + UNSERVED[frontend.unserved]
+        + ECHO * _answers_pings(frontend),
         SCHEDULERS[frontend.scheduler],
         frontend.affinity_timeout,
         frozenset((*each,) for each in frontend.allowed_sources) or None,
     )
+
+
+def _answers_pings(frontend: Frontend) -> bool:
+    return frontend.type is not FrontendType.NODE_PORT and bool(frontend.others.backends)
 
 
 def _places(frontend: Frontend, choice: Choice) -> frozenset[tuple[Place, int]]:
@@ -302,8 +314,9 @@ def passes_filter(maps: MapSet, key: FrontendKey) -> bool:
 def filter_flags(maps: MapSet) -> dict[int, int]:
     """The elements of lb_dest_filter with flags."""
     values = b"".join(chunk.values for chunk in maps["lb_dest_filter"].chunks())
-    flags = values[LbDest.flags.offset :: ctypes.sizeof(LbDest)]
-    return {index: each for index, each in enumerate(flags) if each}
+    size = ctypes.sizeof(LbDest)
+    elements = (LbDest.from_buffer_copy(values, at) for at in range(0, len(values), size))
+    return {index: each.flags for index, each in enumerate(elements) if each.flags}
 
 
 def filter_wanted(frontends: Iterable[Frontend]) -> dict[int, int]:
@@ -311,7 +324,7 @@ def filter_wanted(frontends: Iterable[Frontend]) -> dict[int, int]:
     frontends = list(frontends)
     wanted = Counter[int]()
     for address, flags in vip_flags(frontends).items():
-        wanted[int.from_bytes(address[14:], "big")] |= flags
+        wanted[int.from_bytes(address[14:], "big")] |= flags & IN_FILTER
     for each in frontends:
         if each.type is FrontendType.NODE_PORT:
             wanted[each.key.port] |= AddrFlag.LB_ADDR_NODE_PORT
@@ -326,6 +339,8 @@ def vip_flags(frontends: Iterable[Frontend]) -> dict[bytes, int]:
     for frontend in frontends:
         if frontend.type is not FrontendType.NODE_PORT:
             flag = 1 if frontend.type is FrontendType.CLUSTER_IP else 2
+            own = UNSERVED[frontend.unserved] | ECHO * _answers_pings(frontend)
+            flag |= sum(each for given, each in OF_ADDRESS.items() if own & given)
             address = bytes(frontend.key.address)
             flags[address] = flags.get(address, 0) | flag
     return flags

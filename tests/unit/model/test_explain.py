@@ -24,7 +24,14 @@ from ebpflb.model.explain import (
     planned_verdict,
     wanted,
 )
-from ebpflb.model.plan import Backend, Choice, FrontendKey, FrontendType, IfEmpty
+from ebpflb.model.plan import (
+    HEALTH_CHECK,
+    Backend,
+    Choice,
+    FrontendKey,
+    FrontendType,
+    IfEmpty,
+)
 from ebpflb.model.selection import Selection
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from ebpflb.model.source_ranges import parse_prefix
@@ -143,8 +150,12 @@ def test_candidates_are_what_the_plan_has(seed):
         for planned in changes.plan(name):
             for is_outside, choice in ((False, planned.local), (True, planned.others)):
                 found = wanted(changes, [planned.key], name, CLIENT, is_outside=is_outside)
+                # A health check leads to the node, not to an endpoint.
+                is_check = planned.service.port == HEALTH_CHECK
                 assert candidates(found) == {
-                    (format_address(each.address), each.port) for each in choice.backends
+                    (format_address(each.address), each.port)
+                    for each in choice.backends
+                    if not is_check
                 }
 
 

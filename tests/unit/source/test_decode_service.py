@@ -9,7 +9,8 @@ import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family, Protocol, format_address
-from ebpflb.model.extensions.annotated import Annotated
+from ebpflb.model.extensions.annotated import NOTHING, Annotated
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.source.decode import decode
 from ebpflb.words.scheduler import Scheduler
@@ -464,3 +465,28 @@ def test_a_wrong_backup_is_ignored_and_told(annotation: str, text: str, wanted: 
     assert found.annotated == annotated(None).annotated
     (line,) = found.problems
     assert line.startswith(f"metadata.annotations.ebpflb.io/{annotation}: {wanted}")
+
+
+@pytest.mark.parametrize("wish", Unserved)
+def test_what_happens_to_unserved_ports_is_read(wish: Unserved):
+    found = annotated({"ebpflb.io/vip-unserved": str(wish)})
+    assert (found.annotated.vip_unserved, found.problems) == (wish, ())
+
+
+@pytest.mark.parametrize("wish", NoLocalEndpoint)
+def test_what_happens_without_a_local_endpoint_is_read(wish: NoLocalEndpoint):
+    found = annotated({"ebpflb.io/no-local-endpoint": str(wish)})
+    assert (found.annotated.no_local_endpoint, found.problems) == (wish, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("vip-unserved", "reject, drop, pass"), ("no-local-endpoint", "drop, pass")],
+)
+def test_another_wish_for_an_address_is_a_problem(name: str, choices: str):
+    found = annotated({f"ebpflb.io/{name}": "refuse"})
+    assert found.annotated == NOTHING
+    assert found.problems == (
+        f"metadata.annotations.ebpflb.io/{name}: must be one of {choices}, "
+        'not "refuse"; the default is used',
+    )

@@ -16,11 +16,13 @@ from ebpflb.agent.explain_past import explain_past
 from ebpflb.cli.explain_text import Outcome, outcome_of
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.dataplane.explain.question import ExplainQuestion
+from ebpflb.dataplane.explain.steps import NO_LOCAL_PASSES
 from ebpflb.errors import ConfigError, QueryError
 from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress
 from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
 from ebpflb.model.ejection import EjectionChange, Ejections
 from ebpflb.model.explain import wanted
+from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.observe.served.kept_changes import KeptChanges
@@ -139,6 +141,42 @@ def test_a_port_that_a_cluster_ip_did_not_have_was_refused(past):
     assert (found["verdict"], found["kernel"]["reason"]) == ("refused", "unknown_port")
     with pytest.raises(ConfigError, match="has no port '81'"):
         past.told(now, port="81")
+
+
+@pytest.mark.parametrize(
+    ("source", "wishes", "expected"),
+    [
+        (OUTSIDE, (None,), ("passes", "")),
+        (OUTSIDE, (Unserved.PASS,), ("passes", "")),
+        (OUTSIDE, (Unserved.PASS, Unserved.REJECT), ("refused", "unknown_port")),
+        (OUTSIDE, (Unserved.REJECT, Unserved.DROP), ("dropped", "unserved_port")),
+        ("10.9.9.9", (Unserved.DROP,), ("passes", "")),
+    ],
+)
+def test_a_port_that_a_load_balancer_ip_did_not_have_was_what_its_services_asked_for(
+    past, source, wishes, expected
+):
+    shared = (address("203.0.113.1"),)
+    now = past.serve(
+        *(
+            service(
+                f"web-{i}", service_port(f"10.96.0.{i}", port=i, load_balancer_ips=shared)
+            ).annotated_with(vip_unserved=wish)
+            for i, wish in enumerate(wishes, 1)
+        )
+    )
+    found = past.told(now, "203.0.113.1", source=source, port="81")
+    assert (found["verdict"], found["kernel"]["reason"]) == expected
+
+
+def test_without_a_local_endpoint_packets_may_have_passed(past):
+    port = service_port(
+        VIP, load_balancer_ips=(address("203.0.113.1"),), external_policy=TrafficPolicy.LOCAL
+    )
+    asking = service("web", port, no_local_endpoint=NoLocalEndpoint.PASS)
+    now = past.serve(asking, endpoint_slice("web-1", endpoint(node="node-9")))
+    found = past.told(now, "203.0.113.1", source=OUTSIDE)
+    assert (found["verdict"], found["kernel"]["why"]) == ("passes", NO_LOCAL_PASSES)
 
 
 def test_a_service_without_a_cluster_ip_is_told(past):

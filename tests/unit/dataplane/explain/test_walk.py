@@ -192,7 +192,7 @@ def test_what_is_masqueraded_whoever_asks(node):
 @pytest.mark.parametrize(
     ("target", "fate", "why"),
     [
-        (key(VIP, 81), Fate.REFUSED, "a ClusterIP without this port"),
+        (key(VIP, 81), Fate.REFUSED, "an address of Services, none of which has this port"),
         (key("10.1.0.9"), Fate.PASSES, "neither a Service address nor an address of this node"),
         (key("192.0.2.7", 81), Fate.PASSES, "without this port"),
         (key(NODE, 22), Fate.PASSES, "not a NodePort"),

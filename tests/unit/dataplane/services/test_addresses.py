@@ -10,8 +10,17 @@ from ebpflb.dataplane.layout.records import AddrRecord
 from ebpflb.dataplane.layout.structs import LbDest, u32
 from ebpflb.errors import MapError
 from ebpflb.model.address import Protocol, parse_address
+from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.plan import FrontendKey, FrontendType
-from tests.unit.dataplane.desired import NODE_PORT, Desired, by_service, frontend, key, named
+from tests.unit.dataplane.desired import (
+    NODE_PORT,
+    Desired,
+    backends,
+    by_service,
+    frontend,
+    key,
+    named,
+)
 from tests.unit.dataplane.programs import address_flags, address_in_place, filter_flags
 from tests.unit.dataplane.watching import CrashError
 from tests.unit.dataplane.world import World
@@ -86,6 +95,37 @@ def test_an_address_has_the_flags_of_all_that_use_it(world: World):
     assert address_flags(world.maps, VIP) == NODE | EXTERNAL
     world.sync.set_node_addresses({})
     assert address_flags(world.maps, VIP) == EXTERNAL
+
+
+def test_an_address_has_the_wishes_of_all_its_services(world: World):
+    """Also after a restart, and until the last Service that asks is gone."""
+    vips = [
+        frontend(key=key("10.96.0.1", port), type=FrontendType.LOAD_BALANCER, unserved=wish)
+        for port, wish in enumerate((Unserved.DROP, Unserved.REJECT, Unserved.PASS, None), 1)
+    ]
+    wishes = (
+        AddrFlag.LB_ADDR_UNSERVED_DROP,
+        AddrFlag.LB_ADDR_UNSERVED_REJECT,
+        AddrFlag.LB_ADDR_UNSERVED_PASS,
+        AddrFlag(0),
+    )
+    world.change(by_service(*vips))
+    assert address_flags(world.maps, VIP) == EXTERNAL | wishes[0] | wishes[1] | wishes[2]
+    world.resync(by_service(*vips[1:]))
+    assert address_flags(world.maps, VIP) == EXTERNAL | wishes[1] | wishes[2]
+    world.change(by_service(*vips[2:]))
+    assert address_flags(world.maps, VIP) == EXTERNAL | wishes[2]
+    world.change(by_service(*vips[3:]))
+    assert address_flags(world.maps, VIP) == EXTERNAL
+    assert passing(world) == {1: EXTERNAL}
+
+
+def test_an_address_answers_pings_while_a_service_has_an_endpoint(world: World):
+    pods = backends("10.1.0.1")
+    world.change(by_service(frontend(choice=pods), frontend(key=key("10.96.0.1", 443))))
+    assert address_flags(world.maps, VIP) == CLUSTER_IP | AddrFlag.LB_ADDR_ECHO
+    world.change(by_service(frontend(), frontend(key=key("10.96.0.1", 443))))
+    assert address_flags(world.maps, VIP) == CLUSTER_IP
 
 
 def test_the_addresses_of_the_node_are_replaced_and_survive_a_restart(world: World):
