@@ -47,6 +47,7 @@ enum lb_desc_flag {
 	LB_DESC_MASQUERADE = 1 << 3,    /* the backend sees an address of this node */
 	LB_DESC_COUNTS_OPEN = 1 << 4,   /* its connections are counted in lb_open */
 	LB_DESC_DSR = 1 << 5,           /* pods elsewhere see the client and answer it directly */
+	LB_DESC_RETRY = 1 << 6,         /* connections that fail go to another backend (retry.h) */
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */

@@ -30,6 +30,7 @@ class DescFlag(IntFlag):
     LB_DESC_MASQUERADE = 8
     LB_DESC_COUNTS_OPEN = 16
     LB_DESC_DSR = 32
+    LB_DESC_RETRY = 64
 
 
 class SchedulerCode(IntEnum):
@@ -203,6 +204,7 @@ class FlowEnd(IntEnum):
     LB_END_NO_ANSWER = 4
     LB_END_BACKEND_REFUSED = 5
     LB_END_REPLACED = 6
+    LB_END_RETRIED = 7
 
 
 class FlowSource(IntEnum):
