@@ -202,7 +202,7 @@ def _policy(frontend: "Frontend") -> str:
     policy = frontend.internal_policy if is_inside else frontend.external_policy
     affinity = f", affinity {frontend.affinity_timeout} s" if frontend.affinity_timeout else ""
     scheduler = f", {frontend.scheduler}" if frontend.scheduler is not Scheduler.RANDOM else ""
-    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}"
+    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}{', retry' * frontend.retry}"
 
 
 def _service_port(frontend: "Frontend") -> str:

@@ -24,7 +24,7 @@ from ebpflb.dataplane.kernel.probe import Feature, Probe
 from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError
-from ebpflb.lab.ask import Question, ask, enough
+from ebpflb.lab.ask import Question, ask, ask_at_once, enough
 from ebpflb.lab.build import remove_orphans
 from ebpflb.lab.cluster import Lab
 from ebpflb.lab.layout import LabConfig
@@ -33,6 +33,7 @@ from ebpflb.lab.member import LabNode, LoadRun, Member, NodeAgent, running_agent
 from ebpflb.lab.offloads import wire
 from ebpflb.model.address import format_address
 from ebpflb.model.service import ServiceName
+from ebpflb.words.annotations import RETRY
 
 
 class DemoRow(NamedTuple):
@@ -58,6 +59,8 @@ EMPTY = ServiceSpec("web-empty", 23)
 ROLLING = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
 ELSEWHERE = ServiceSpec("elsewhere", 25, "NodePort", node_port=30103)
 DIRECT = ServiceSpec("direct", 26, "NodePort", node_port=30104)
+RETRIED = ServiceSpec("retried", 27)
+NOT_RETRIED = ServiceSpec("not-retried", 28)
 GRACE_SECONDS = 2.0
 
 _RATE = 150.0
@@ -159,6 +162,26 @@ def _words(answers: Answers, word: Callable[[dict[str, Any]], str]) -> str:
 
 def _count(answers: Answers) -> int:
     return len({answer["pod"] for answer in answers if "pod" in answer})
+
+
+def retry_rows(lab: Lab) -> Iterator[DemoRow]:
+    """One of four pods has no route back to the client."""
+    pods, client = lab.pods[:4], lab.pods[-1]
+    objects = [each for spec in (RETRIED, NOT_RETRIED) for each in lab.service(spec, pods)]
+    objects[0]["metadata"]["annotations"] = {RETRY: "true"}
+    lab.write_manifests(objects, "demo-retry.yaml")
+    wanted = {address for pod in pods for address in pod.addresses}
+    for spec in (RETRIED, NOT_RETRIED):
+        _wait_until(partial(_offers, lab.nodes[-1], spec, wanted))
+    for address in client.addresses:
+        pods[0].exec(["ip", "route", "add", "blackhole", address])
+    for version in lab.config.family.versions:
+        for spec, expected in ((RETRIED, "no errors"), (NOT_RETRIED, "TimeoutError")):
+            question = Question(lab.cluster_ip(spec.number, version), spec.port, timeout=_PATIENCE)
+            seen = ask_at_once(client, [question] * enough(len(pods)))
+            errors = {str(each["error"]) for (each,) in seen if "error" in each}
+            what = f"pod -> ClusterIP, 1 of 4 pods does not answer, {spec.name}, IPv{version}"
+            yield DemoRow(what, expected, ", ".join(sorted(errors)) or "no errors")
 
 
 def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
@@ -268,16 +291,17 @@ def _end_gracefully(lab: Lab, pod: Member) -> None:
 def _await_rolling(lab: Lab, pods: Sequence[Member]) -> None:
     """Until new connections get these pods on every node."""
     wanted = {address for pod in pods for address in pod.addresses}
-    _wait_until(lambda: all(_offered(node) == wanted for node in lab.nodes))
+    _wait_until(lambda: all(_offers(node, ROLLING, wanted) for node in lab.nodes))
 
 
-def _offered(node: LabNode) -> set[str]:
+def _offers(node: LabNode, spec: ServiceSpec, wanted: set[str]) -> bool:
+    """Whether new connections to the Service get just these addresses there."""
     generation = newest_generation(node.bpffs)
     if generation is None:
-        return set()
-    found = read_frontends(open_maps(generation.maps), ServiceName("default", ROLLING.name))
+        return False
+    found = read_frontends(open_maps(generation.maps), ServiceName("default", spec.name))
     sets = [each.frontend.others for each in found]
-    return {format_address(each.address) for offered in sets for each in offered.backends}
+    return wanted == {format_address(each.address) for made in sets for each in made.backends}
 
 
 def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None = None) -> None:
@@ -338,6 +362,7 @@ def _run(console: Console) -> int:
         with running_agents(lab.nodes, Path(logs)) as agents:
             console.print("An agent is on each node. Now the traffic.\n")
             rows = list(_show(console, "Paths", path_rows(lab)))
+            rows += _show(console, "Retry", retry_rows(lab))
             rows += _show(console, "Changes under load", change_rows(lab, agents))
             agents["node1"].stop()
             rows += _show(console, "XDP", xdp_rows(lab, Path(logs)))

@@ -15,6 +15,7 @@ from ebpflb.model.admission.tables import TableBudget
 from ebpflb.model.dsr import Tunnels
 from ebpflb.model.ejection import EjectionChange, Ejections, FailureCount, FailureCounts
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.extensions import retry
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
 from ebpflb.model.plan import (
@@ -429,9 +430,10 @@ class Changes:
             self._pods[key_of(new)] = new
 
     def _problems_of(self, service: Service) -> tuple[str, ...]:
+        found = service.problems
         if service.annotated.dsr and self._defaults.dsr is Dsr.OFF:
-            return (*service.problems, _DSR_IS_OFF)
-        return service.problems
+            found = (*found, _DSR_IS_OFF)
+        return (*found, retry.NO_CONNECTIONS) if retry.has_no_effect(service) else found
 
     def _select(self, changed: ApiObject | None) -> None:
         if not self.selection.is_limited:

@@ -32,6 +32,7 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
     "masquerade": lambda frontend: frontend.masquerade,
     "scheduler": lambda frontend: frontend.scheduler,
     "direct server return": lambda frontend: frontend.dsr,
+    "retry": lambda frontend: frontend.retry,
 }
 
 
@@ -169,6 +170,7 @@ def encode_frontend(frontend: Frontend) -> Plain:
         "masquerade": frontend.masquerade,
         "scheduler": str(frontend.scheduler),
         "dsr": frontend.dsr,
+        "retry": frontend.retry,
     }
 
 

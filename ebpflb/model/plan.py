@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
+from ebpflb.model.extensions.retry import retries
 from ebpflb.model.node import Node
 from ebpflb.model.service import (
     Dsr,
@@ -91,7 +92,8 @@ class Frontend:
     table_size: slots of its lookup table, 0 if it has none. dsr: direct server return from pods on
     other nodes to clients outside the cluster. here: all endpoints on this node, sorted, if it
     takes part in that; another node may choose one that this node does not choose, or not yet, and
-    may have been told before that the Service has DSR.
+    may have been told before that the Service has DSR. retry: a connection that a backend does not
+    answer or refuses goes to another one.
     """
 
     key: FrontendKey
@@ -111,6 +113,7 @@ class Frontend:
     table_size: int = 0
     dsr: bool = False
     here: tuple[Backend, ...] = ()
+    retry: bool = False
 
     def admits(self, client: Address) -> bool:
         """Whether the client is within the source ranges."""
@@ -249,6 +252,7 @@ def _plan_port(
             table_size=defaults.table_size if defaults.scheduler.has_table else 0,
             dsr=has_dsr and not inside,
             here=() if inside else here,
+            retry=retries(port),
         )
 
 

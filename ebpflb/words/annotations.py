@@ -12,9 +12,11 @@ SCHEDULER = f"{PREFIX}scheduler"
 EJECTION = f"{PREFIX}ejection"
 # On a Service: "true" or "false".
 DSR = f"{PREFIX}dsr"
+# On a Service: "true" or "false".
+RETRY = f"{PREFIX}retry"
 # On a Service: "pods", or LABEL=VALUE:WEIGHT, separated by commas.
 WEIGHTS = f"{PREFIX}weights"
 # On a Pod: a number.
 WEIGHT = f"{PREFIX}weight"
 
-ANNOTATIONS = (SCHEDULER, EJECTION, DSR, WEIGHTS, WEIGHT, SOCKET_LB)
+ANNOTATIONS = (SCHEDULER, EJECTION, DSR, RETRY, WEIGHTS, WEIGHT, SOCKET_LB)

@@ -267,6 +267,7 @@ def desc_flags(frontend: Frontend) -> int:
     flags |= enums.DescFlag.LB_DESC_MASQUERADE * frontend.masquerade
     flags |= enums.DescFlag.LB_DESC_COUNTS_OPEN * frontend.scheduler.counts_open
     flags |= enums.DescFlag.LB_DESC_DSR * frontend.dsr
+    flags |= enums.DescFlag.LB_DESC_RETRY * frontend.retry
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
 
 

@@ -52,6 +52,7 @@ def settings_of(frontend: Frontend) -> FrontendSettings:
         str(frontend.scheduler),
         frontend.dsr,
         tuple(map(str, frontend.allowed_sources)),
+        frontend.retry,
     )
 
 

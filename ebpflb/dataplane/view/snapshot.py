@@ -339,6 +339,7 @@ def decode_frontend(
         scheduler=SCHEDULERS[desc.scheduler],
         table_size=max(desc.local_table, desc.others_table),
         dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
+        retry=bool(desc.flags & enums.DescFlag.LB_DESC_RETRY),
     )
 
 

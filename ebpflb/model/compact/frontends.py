@@ -39,6 +39,7 @@ class FrontendSettings(NamedTuple):
     scheduler: str
     dsr: bool
     source_ranges: tuple[str, ...]
+    retry: bool = False
 
 
 class FrontendForm(NamedTuple):

@@ -12,12 +12,14 @@ class Annotated:
     """None: the agent's default.
 
     dsr: whether it has direct server return. ejection: after how many failed connections in a row
-    an endpoint is ejected, 0 for never. weights: None for even ones.
+    an endpoint is ejected, 0 for never. retry: whether a connection that an endpoint fails goes to
+    another one. weights: None for even ones.
     """
 
     scheduler: Scheduler | None = None
     dsr: bool | None = None
     ejection: int | None = None
+    retry: bool = False
     weights: Weights | None = None
 
 
