@@ -433,7 +433,10 @@ class Changes:
         found = service.problems
         if service.annotated.dsr and self._defaults.dsr is Dsr.OFF:
             found = (*found, _DSR_IS_OFF)
-        return (*found, retry.NO_CONNECTIONS) if retry.has_no_effect(service) else found
+        protocols = (port.name.protocol for port in service.ports)
+        if retry.has_no_effect(service.annotated, protocols):
+            found = (*found, retry.NO_CONNECTIONS)
+        return found
 
     def _select(self, changed: ApiObject | None) -> None:
         if not self.selection.is_limited:

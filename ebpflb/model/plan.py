@@ -252,7 +252,7 @@ def _plan_port(
             table_size=defaults.table_size if defaults.scheduler.has_table else 0,
             dsr=has_dsr and not inside,
             here=() if inside else here,
-            retry=retries(port),
+            retry=retries(port.annotated, port.name.protocol),
         )
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retry: a connection that an endpoint does not answer or refuses goes to another one."""
 
+from collections.abc import Iterable
+
 from ebpflb.model.address import Protocol
-from ebpflb.model.service import Service, ServicePort
+from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.words import annotations
 
 NO_CONNECTIONS = (
@@ -10,11 +12,11 @@ NO_CONNECTIONS = (
 )
 
 
-def retries(port: ServicePort) -> bool:
-    """Whether its connections are retried."""
-    return port.annotated.retry and port.name.protocol is not Protocol.UDP
+def retries(annotated: Annotated, protocol: Protocol) -> bool:
+    """Whether connections of this protocol to the Service are retried."""
+    return annotated.retry and protocol is not Protocol.UDP
 
 
-def has_no_effect(service: Service) -> bool:
-    """Whether the annotation asks for what no port of the Service can have."""
-    return service.annotated.retry and not any(map(retries, service.ports))
+def has_no_effect(annotated: Annotated, protocols: Iterable[Protocol]) -> bool:
+    """Whether the annotation asks for what none of the Service's ports can have."""
+    return annotated.retry and not any(retries(annotated, each) for each in protocols)
