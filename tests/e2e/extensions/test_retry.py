@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections to endpoints that refuse or do not reply go to another endpoint: none fails."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,14 +15,13 @@ from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.offloads import wire
 from ebpflb.words.annotations import RETRY
 from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.questions import PATIENCE, REFUSED, SILENT
 from tests.e2e.steps.broken import broken
 
 # Three ways with so many make a thousand.
 MANY = 336
 AT_ONCE = 42
-# Without retry none of so many gets a bad endpoint once in 10^14 times.
-FEW = 48
 SILENT_POD, REFUSING_POD = "pod-1-2", "pod-2-1"
 
 
@@ -72,6 +72,18 @@ def asked(
     return Counter(each.get("pod") or each["error"] for each in chain(*found))
 
 
+def retried(cluster: Cluster, spec: ServiceSpec) -> set[str]:
+    """The pods that connections have left, by flow records."""
+    flows = ("flows", "--service", f"default/{spec.name}", "-o", "jsonl", "--last", str(2 * MANY))
+    lines = ebpflb(cluster.lab.node("node1"), *flows).stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    return {
+        each["backend"]["pod"].removeprefix("default/")
+        for each in found
+        if each.get("ended") == "retried"
+    }
+
+
 @pytest.mark.parametrize("source", ["pod-1-1", "client"])
 def test_no_connection_fails(cluster, source):
     with (
@@ -81,6 +93,7 @@ def test_no_connection_fails(cluster, source):
         found = asked(cluster, spec, source, MANY)
         assert set(found) == {"pod-1-1", "pod-2-2"}
         assert found.total() == MANY
+        assert retried(cluster, spec) >= {SILENT_POD, REFUSING_POD}
 
 
 def test_no_connection_fails_under_policy_local(cluster):
@@ -99,3 +112,11 @@ def test_without_the_annotation_they_fail(cluster, source):
         found = asked(cluster, spec, source, 2 * AT_ONCE, 1.5)
         assert found[SILENT]
         assert found[REFUSED]
+
+
+def test_a_process_of_the_node_connects_at_its_socket_and_is_not_retried(cluster):
+    with serving(cluster, cluster.lab.pods, {RETRY: "true"}) as spec, half_broken(cluster):
+        assert asked(cluster, spec, "node1", 2 * AT_ONCE, 1.5)[REFUSED]
+        target = f"{cluster.lab.cluster_ip(spec.number)}:{spec.port}"
+        told = ebpflb(cluster.lab.node("node1"), "explain", "host", target).stdout
+        assert "RETRY   not for this client" in told
