@@ -85,13 +85,18 @@ static __always_inline int lb_retry_leave(struct lb_packet *pkt, struct lb_connt
 	return 1;
 }
 
-/* What lb_retry_leave() has said about this packet. */
-static __always_inline void lb_retry_recall(const struct lb_packet *pkt, struct lb_retry *retry)
+/* Has the new flow of a packet know what lb_retry_leave() has said about that; for struct lb_opening. */
+static __always_inline const struct lb_retry *
+lb_retry_recall(const struct lb_packet *pkt, const struct lb_desc *desc, struct lb_flow *flow)
 {
-	struct lb_retry *said = LB_SCRATCH(retry);
+	struct lb_retry *said;
 
-	if (said && pkt->routing & LB_IS_RETRY)
-		*retry = *said;
+	if (desc->flags & LB_DESC_RETRY && pkt->routing & LB_IS_RETRY) {
+		said = LB_SCRATCH(retry);
+		if (said)
+			flow->retry = *said;
+	}
+	return &flow->retry;
 }
 
 /* Whether a backend has failed for this connection. retry: NULL at a socket. */
