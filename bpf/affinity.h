@@ -111,7 +111,8 @@ static __always_inline int lb_affinity_select(const struct lb_opening *opening,
 		if (!entry)
 			return LB_NEXT;
 	}
-	if (lb_affinity_recall(entry, desc->affinity_timeout, opening->range, now, choice)) {
+	if (lb_affinity_recall(entry, desc->affinity_timeout, opening->range, now, choice) &&
+	    !lb_retry_excludes(opening->retry, choice->index)) {
 		*(volatile __u64 *)&entry->last_used = now;
 		return LB_NEXT;
 	}

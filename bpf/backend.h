@@ -5,6 +5,7 @@
 
 #include "ejection.h"
 #include "maps.h"
+#include "retry.h"
 #include "scheduler.h"
 #include "verdict.h"
 
@@ -57,19 +58,29 @@ static __always_inline int lb_backend_admits(const struct lb_choice *choice, __u
 	       lb_trial_admits(choice->index, client_bit);
 }
 
+/* Whether the flow may have the chosen backend, if any other is left. */
+static __always_inline int lb_backend_suits(const struct lb_opening *opening,
+					    struct lb_choice *choice, __u64 client_bit)
+{
+	return !lb_retry_excludes(opening->retry, choice->index) &&
+	       lb_backend_admits(choice, client_bit);
+}
+
 /*
- * A flow that a backend on trial does not admit goes to the next slot of the range, whatever the
- * weights: slots that follow each other in the table may have the same backend.
+ * A flow that a backend on trial does not admit, or that the backend has failed, goes to the next slot
+ * of the range, whatever the weights: slots that follow each other in the table may have the same
+ * backend.
  */
 static __always_inline int lb_backend_pass_trials(const struct lb_opening *opening, __u32 i,
 						  struct lb_choice *choice)
 {
 	const struct lb_range *range = opening->range;
 	__u64 client_bit = lb_opening_client_bit(opening);
+	int most = LB_TRIALS_PASSED + (opening->retry ? LB_RETRIES : 0);
 	int verdict = LB_NEXT;
 
-	for (int tries = 0; tries < LB_TRIALS_PASSED; tries++) {
-		if (verdict || lb_backend_admits(choice, client_bit))
+	for (int tries = 0; tries < most; tries++) {
+		if (verdict || lb_backend_suits(opening, choice, client_bit))
 			break;
 		i = range->base + (i - range->base + 1) % range->count;
 		verdict = lb_backend_at(i, choice);
@@ -93,7 +104,8 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 	i = lb_scheduler_slot(opening);
 	verdict = lb_backend_at(i, choice);
 	choice->number = i - range->base + 1;
-	if (verdict || !(choice->backend->flags & LB_BACKEND_TRIAL))
+	if (verdict || (!(choice->backend->flags & LB_BACKEND_TRIAL) &&
+			!lb_retry_excludes(opening->retry, choice->index)))
 		return verdict;
 	return lb_backend_pass_trials(opening, i, choice);
 }

@@ -211,7 +211,7 @@ static __always_inline void lb_conntrack_fill(struct lb_conntrack *entry,
 	entry->frontend = flow->frontend;
 	entry->desc_flags = flow->desc_flags;
 	entry->other_state = 0;
-	entry->pad = 0;
+	entry->tried = flow->retry.tried;
 }
 
 /* Turns the original's entry into the reply's, whose tuple is the reverse of original. */

@@ -61,8 +61,8 @@ static __always_inline void lb_count_failure(int frontend, int verdict)
 		__sync_fetch_and_add(&counts->dropped, 1);
 }
 
-/* The counters of a frontend, or NULL if its index no longer belongs to the flow's Service port. */
-static __always_inline struct lb_counts *lb_counts_of_frontend(int index, __u32 service)
+/* What a frontend does now, or NULL if its index no longer belongs to the flow's Service port. */
+static __always_inline struct lb_desc *lb_desc_of_frontend(int index, __u32 service)
 {
 	__u64 *word = lb_current.lookup(&index);
 	struct lb_desc *desc;
@@ -72,7 +72,13 @@ static __always_inline struct lb_counts *lb_counts_of_frontend(int index, __u32 
 		return NULL;
 	i = *(volatile __u64 *)word;
 	desc = lb_descs.lookup(&i);
-	return desc && desc->service == service ? lb_count_front.lookup(&index) : NULL;
+	return desc && desc->service == service ? desc : NULL;
+}
+
+/* The counters of a frontend, or NULL as above. */
+static __always_inline struct lb_counts *lb_counts_of_frontend(int index, __u32 service)
+{
+	return lb_desc_of_frontend(index, service) ? lb_count_front.lookup(&index) : NULL;
 }
 
 /* The counters of a backend, or NULL if its index no longer belongs to the flow's backend. */
@@ -83,13 +89,16 @@ static __always_inline struct lb_counts *lb_counts_of_backend(int index, __u32 s
 	return backend && backend->serial == serial ? lb_count_back.lookup(&index) : NULL;
 }
 
-/* The backend refused a connection, or did not answer. */
-static __always_inline void lb_count_failed(int frontend, __u32 service, int backend, __u32 serial)
+/* The backend refused a connection, or did not answer. retried: 1 if another one gets it, else 0. */
+static __always_inline void lb_count_failed(int frontend, __u32 service, int backend, __u32 serial,
+					    __u64 retried)
 {
 	struct lb_counts *counts = lb_counts_of_frontend(frontend, service);
 
-	if (counts)
-		__sync_fetch_and_add(&counts->failed, 1);
+	if (counts) {
+		__sync_fetch_and_add(&counts->retried, retried);
+		__sync_fetch_and_add(&counts->failed, 1 - retried);
+	}
 	counts = lb_counts_of_backend(backend, serial);
 	if (counts)
 		__sync_fetch_and_add(&counts->failed, 1);

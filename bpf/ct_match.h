@@ -10,6 +10,7 @@
 #include "maps.h"
 #include "own_udp.h"
 #include "packet.h"
+#include "retry.h"
 #include "tunnel.h"
 #include "verdict.h"
 
@@ -92,6 +93,8 @@ static __always_inline int lb_conntrack_is_current(struct lb_packet *pkt,
 	if (!lb_ct_is_syn(pkt) || entry->direction != LB_DIR_ORIGINAL)
 		return 1;
 	if (entry->flags & LB_CT_DSR && lb_ct_state(entry) & (LB_CT_CLOSED | LB_CT_OTHER_FIN))
+		return 0;
+	if (lb_retry_leave(pkt, entry))
 		return 0;
 	if (!lb_backend_usable(entry->backend, entry->serial))
 		return (lb_ct_state(entry) & (LB_CT_ESTABLISHED | LB_CT_CLOSED)) ==
@@ -222,10 +225,11 @@ static __always_inline int lb_conntrack_goes_on(struct lb_packet *pkt,
 /*
  * LB_NEXT: found is the entry that applies to this packet at this hook, or NULL; then one_way is the
  * entry of lb_ct_dsr, or NULL. In one variable, the verifier would explore what follows once more.
+ * at_xdp: a flow that may be retried is left to tc, which knows what to do with its packets.
  */
 static __always_inline int lb_conntrack_find(struct lb_packet *pkt, int hook,
 					     struct lb_conntrack **found,
-					     struct lb_conntrack **one_way, int is_udp)
+					     struct lb_conntrack **one_way, int is_udp, int at_xdp)
 {
 	*one_way = NULL;
 	*found = is_udp ? lb_conntrack_find_udp(pkt, hook, one_way) :
@@ -234,7 +238,7 @@ static __always_inline int lb_conntrack_find(struct lb_packet *pkt, int hook,
 		*one_way = NULL;
 	if (!*found)
 		return LB_NEXT;
-	if (lb_is_reserved(pkt, *found))
+	if (lb_is_reserved(pkt, *found) || (at_xdp && lb_retry_applies(*found)))
 		return LB_PASS;
 	if (!lb_conntrack_applies(pkt, *found, hook, is_udp))
 		*found = NULL;

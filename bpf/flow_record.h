@@ -159,12 +159,13 @@ static __always_inline void lb_flow_end_cancel(void)
 		ending->end = 0;
 }
 
-static __always_inline void lb_flow_count_refused(const struct lb_conntrack *original,
-						  const struct lb_addr *addr)
+static __always_inline void lb_flow_count_failed(const struct lb_conntrack *original,
+						 const struct lb_addr *addr, __u64 retried)
 {
 	struct lb_client_key client;
 
-	lb_count_failed(original->frontend, original->service, original->backend, original->serial);
+	lb_count_failed(original->frontend, original->service, original->backend, original->serial,
+			retried);
 	if (original->flags & LB_CT_UNANSWERED)
 		return;
 	lb_conntrack_client(original, addr, &client);
@@ -186,8 +187,9 @@ static __always_inline void lb_flow_end_report(void)
 		reply = &ending->entries[0];
 		lb_tuple_reverse(&ending->key, &reply->to);
 	}
-	if (ending->end == LB_END_BACKEND_REFUSED)
-		lb_flow_count_refused(original, &ending->key.saddr);
+	/* Without a branch for each, or the verifier would explore twice what follows. */
+	if ((ending->end | (LB_END_BACKEND_REFUSED ^ LB_END_RETRIED)) == LB_END_RETRIED)
+		lb_flow_count_failed(original, &ending->key.saddr, ending->end / LB_END_RETRIED);
 	else if (ending->end == LB_END_CLOSED || ending->end == LB_END_RESET)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);

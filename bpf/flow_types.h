@@ -75,7 +75,7 @@ enum lb_ct_flag {
  * unknown. frontend: its index; desc_flags: the flags of its descriptor when the flow started.
  * bytes: payload. Two CPUs may update an entry, and OR is not atomic: only packets of this
  * direction write state, and only those of the other direction write other_state; a flag holds if it
- * is set in either.
+ * is set in either. tried: 0, or which backends the connection has tried before (retry.h).
  */
 struct lb_conntrack {
 	struct lb_tuple to;
@@ -95,7 +95,7 @@ struct lb_conntrack {
 	__u32 frontend;
 	__u16 desc_flags;
 	__u8 other_state;
-	__u8 pad;
+	__u8 tried;
 };
 
 /* An extra index into struct lb_reply_ends, after those of enum lb_hook: see there. */

@@ -37,6 +37,7 @@ static __always_inline int lb_icmp_parse_quote(struct lb_cursor *cur, struct lb_
 	ports = cur->pos;
 	quote->tuple.sport = ports[0];
 	quote->tuple.dport = ports[1];
+	quote->seq = bpf_ntohl(*(__be32 *)&ports[2]);
 	lb_tuple_reverse(&quote->reverse, &quote->tuple);
 	return LB_NEXT;
 }

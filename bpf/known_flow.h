@@ -13,6 +13,7 @@
 #include "maps.h"
 #include "masquerade.h"
 #include "packet.h"
+#include "retry.h"
 
 /* Masqueraded flows are routed at tc in both directions, flows of the host only as they leave. */
 static __always_inline int lb_needs_fib_lookup(const struct lb_known_flow *known)
@@ -40,6 +41,7 @@ static __always_inline void lb_known_fill(struct lb_known_flow *known,
 	known->flags = entry->flags;
 	known->ifindex = entry->ifindex;
 	known->direction = entry->direction;
+	known->is_refusal = 0;
 }
 
 /*
@@ -50,7 +52,7 @@ static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
 					  struct lb_known_flow *known, int is_udp)
 {
 	struct lb_conntrack *entry, *one_way;
-	int verdict = lb_conntrack_find(pkt, hook, &entry, &one_way, is_udp);
+	int verdict = lb_conntrack_find(pkt, hook, &entry, &one_way, is_udp, 0);
 
 	if (LB_HAS_DSR && one_way) {
 		lb_known_fill(known, one_way);
@@ -60,6 +62,7 @@ static __always_inline int lb_known_entry(struct lb_packet *pkt, int hook,
 	if (verdict || !entry)
 		return verdict;
 	lb_known_fill(known, entry);
+	known->is_refusal = !is_udp && lb_retry_is_refusal(pkt, entry);
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && entry->flags & LB_CT_DSR)
 		lb_dsr_track(pkt, entry, is_udp);
 	else
@@ -93,16 +96,19 @@ static __always_inline int lb_known_quoted(struct lb_packet *pkt, struct lb_pack
 					   struct lb_known_flow *known, int is_udp)
 {
 	struct lb_conntrack *entry = lb_conntrack_lookup(&quote->reverse, is_udp);
+	struct lb_conntrack *other;
 
 	if (!entry)
 		entry = lb_conntrack_lookup_dsr(&quote->reverse, hook);
 	if (!entry || entry->hook != hook)
 		return LB_PASS;
-	if (!(LB_HAS_DSR && entry->flags & LB_CT_DSR) &&
-	    !lb_conntrack_other(&quote->reverse, entry, &pkt->reverse, is_udp))
-		return LB_PASS;
 	lb_known_fill(known, entry);
-	return LB_REDIRECT;
+	if (LB_HAS_DSR && entry->flags & LB_CT_DSR)
+		return LB_REDIRECT;
+	other = lb_conntrack_other(&quote->reverse, entry, &pkt->reverse, is_udp);
+	if (!other)
+		return LB_PASS;
+	return !is_udp && lb_retry_hides_error(pkt, quote, entry, other) ? LB_HIDE : LB_REDIRECT;
 }
 
 #endif

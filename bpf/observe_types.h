@@ -12,8 +12,9 @@ struct lb_traffic {
 };
 
 /*
- * connections: new connections and flows. failed: the backend refused, or did not answer.
- * retransmits: only for connections translated at the socket.
+ * connections: new connections and flows, each that is retried once more. failed: the backend refused,
+ * or did not answer; of a frontend, not if the connection was retried. retransmits: only for connections
+ * translated at the socket. retried: of a frontend.
  */
 struct lb_counts {
 	__u64 connections;
@@ -23,6 +24,7 @@ struct lb_counts {
 	__u64 retransmits;
 	struct lb_traffic original;
 	struct lb_traffic reply;
+	__u64 retried;
 };
 
 /* Places of drops that do not belong to a host device. */
@@ -51,7 +53,8 @@ enum lb_flow_event {
 
 /*
  * How a flow ended. NO_ANSWER, BACKEND_REFUSED: it was never established. REPLACED: its client
- * opened another from the same port before it ended or timed out.
+ * opened another from the same port before it ended or timed out. RETRIED: its backend did not answer
+ * or refused, and the client's next SYN goes to another one (retry.h).
  */
 enum lb_flow_end {
 	LB_END_CLOSED = 1,
@@ -60,6 +63,7 @@ enum lb_flow_end {
 	LB_END_NO_ANSWER = 4,
 	LB_END_BACKEND_REFUSED = 5,
 	LB_END_REPLACED = 6,
+	LB_END_RETRIED = 7,
 };
 
 enum lb_flow_source {

@@ -20,6 +20,7 @@ enum lb_packet_routing {
 	LB_VIA_STACK = 1 << 1,    /* the stack routes it: see stack_route.h */
 	LB_IS_ERROR = 1 << 2,     /* an ICMP error, with the tuple of its flow: see dsr_error.h */
 	LB_IS_RETURNED = 1 << 3,  /* the pod's node sends it back: see lb_tunnel_return() */
+	LB_IS_RETRY = 1 << 4,     /* it opens its flow again: see lb_retry_leave() */
 };
 
 struct lb_cursor {
@@ -103,6 +104,17 @@ struct lb_known_flow {
 	__u32 flags;
 	__u32 ifindex;
 	__u32 direction;
+	__u32 is_refusal; /* of a connection that may be retried */
+};
+
+/*
+ * For a connection that is retried. failed: 1 + the index of the backend that it leaves, 0 for none;
+ * first: the one before that, and tried of the new flow: see lb_conntrack.tried.
+ */
+struct lb_retry {
+	__u32 failed;
+	__u8 first;
+	__u8 tried;
 };
 
 /* A new flow: what its packets become, and the hook where its replies are reversed. */
@@ -120,6 +132,7 @@ struct lb_flow {
 	__u8 reply_hook;
 	__u8 hook;
 	__u8 flags;
+	struct lb_retry retry;
 };
 
 /* Time without a packet of the flow that has the port, ns; the port in network byte order. */
@@ -221,6 +234,7 @@ struct lb_scratch {
 	struct lb_conntrack entry;         /* of it */
 	struct lb_known_flow known;        /* what the current packet becomes */
 	struct lb_ended_flow ending;       /* the flow that the current packet ends */
+	struct lb_retry retry;             /* of the flow that it opens again */
 	struct lb_tunnel tunnel;           /* that the current packet came from or goes to */
 	struct lb_quote quote;             /* of an ICMP error */
 	struct lb_sctp_change sctp;        /* of a checksum, pending */

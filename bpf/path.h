@@ -83,6 +83,8 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 	verdict = lb_known_find(pkt, hook, known);
 	if (verdict != LB_REDIRECT)
 		return verdict;
+	if (known->is_refusal && lb_retry_hides_reset(pkt, known))
+		return LB_HIDE;
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_INGRESS && known->flags & LB_CT_DSR)
 		return lb_known_to_tunnel(skb, pkt, &known->tunneled, fib);
 	if (LB_HAS_DSR && hook == LB_HOOK_HOST_EGRESS && known->flags & LB_CT_TUNNELED)
@@ -103,7 +105,8 @@ static __always_inline int lb_known_flow(struct __sk_buff *skb, struct lb_packet
 
 /*
  * An ICMP error about a packet of a known flow is translated like a packet of the flow in the same
- * direction. It does not change the state of the flow, because errors are easily forged. It is
+ * direction. It does not change the state of the flow, because errors are easily forged, unless it
+ * quotes the SYN of a connection that is retried. It is
  * never answered with an error, and passes untouched if it does not match in every respect.
  */
 static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packet *pkt, int hook,
@@ -118,6 +121,8 @@ static __always_inline int lb_known_error(struct __sk_buff *skb, struct lb_packe
 	verdict = quote->reverse.proto == IPPROTO_UDP ?
 			  lb_known_quoted(pkt, quote, hook, known, 1) :
 			  lb_known_quoted(pkt, quote, hook, known, 0);
+	if (verdict == LB_HIDE)
+		return LB_HIDE;
 	if (LB_HAS_DSR && verdict != LB_REDIRECT && hook == LB_HOOK_HOST_INGRESS)
 		return lb_dsr_error(skb, pkt, quote);
 	if (verdict != LB_REDIRECT)
@@ -222,6 +227,8 @@ static __always_inline int lb_tc_action(struct __sk_buff *skb, const struct lb_p
 
 	if (verdict == LB_REDIRECT)
 		return TC_ACT_REDIRECT;
+	if (verdict == LB_HIDE)
+		return TC_ACT_SHOT;
 	if (verdict >= 0)
 		return TC_ACT_UNSPEC;
 	lb_count_drop_at(is_pod ? LB_DROP_AT_POD : skb->ifindex, -verdict);

@@ -27,7 +27,8 @@ struct lb_opening {
 	__u8 hook;    /* of a packet */
 	void *socket; /* the context of its hook; NULL for a packet */
 	__u32 hashed_slot;
-	__u32 number; /* of an earlier choice, see struct lb_choice */
+	__u32 number;                 /* of an earlier choice, see struct lb_choice */
+	const struct lb_retry *retry; /* NULL at a socket */
 };
 
 static __always_inline void lb_opening_fill(struct lb_opening *opening, const struct lb_desc *desc,

@@ -16,6 +16,7 @@
 #include "maps.h"
 #include "masquerade.h"
 #include "packet.h"
+#include "retry.h"
 #include "source_range.h"
 #include "unknown_connection.h"
 #include "vip.h"
@@ -100,6 +101,7 @@ static __always_inline int lb_service_select(const struct lb_packet *pkt,
 	lb_opening_fill(&opening, desc, match->index, at->is_local_source);
 	lb_opening_set_client(&opening, &pkt->tuple.saddr, bpf_ntohs(pkt->tuple.sport));
 	opening.hook = at->hook;
+	opening.retry = lb_retry_recall(pkt, desc, flow);
 	if (LB_HAS_XDP && at->hook == LB_HOOK_HOST_INGRESS)
 		opening.number = lb_choice_take(&pkt->tuple);
 	verdict = lb_service_choose(&opening, choice);

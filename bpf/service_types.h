@@ -59,6 +59,7 @@ enum lb_desc_flag {
 	LB_DESC_UNSERVED_DROP = 1 << 12,
 	LB_DESC_UNSERVED_PASS = 1 << 13,
 	LB_DESC_ECHO = 1 << 14,
+	LB_DESC_RETRY = 1 << 6, /* connections that fail go to another backend (retry.h) */
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */

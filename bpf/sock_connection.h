@@ -144,7 +144,7 @@ static __always_inline void lb_connection_fail(struct bpf_sock_ops *ctx,
 
 	lb_connection_flush(ctx, connection, &now);
 	lb_count_failed(connection->frontend, connection->service, connection->backend,
-			connection->serial);
+			connection->serial, 0);
 	if (!(connection->state & LB_CONN_UNANSWERED))
 		lb_connection_note_failure(ctx, connection);
 	lb_connection_record(ctx, LB_FLOW_END, end, connection, &now);

@@ -86,14 +86,17 @@ static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_
 	return lb_socket_node_port(ctx, key, match);
 }
 
-/* Frontends that need the client's address are left to tc if it covers the pod. */
+/*
+ * Frontends that need the client's address, or whose connections are retried, are left to tc if it
+ * covers the pod.
+ */
 static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
 						  const struct lb_desc *desc)
 {
 	__u32 flags;
 
 	if (!desc->affinity_timeout &&
-	    !(desc->flags & (LB_DESC_SOURCE_RANGES | LB_DESC_MASQUERADE)))
+	    !(desc->flags & (LB_DESC_SOURCE_RANGES | LB_DESC_MASQUERADE | LB_DESC_RETRY)))
 		return LB_NEXT;
 	flags = lb_netns_flags(ctx);
 	return flags & LB_NETNS_COVERED ? LB_PASS : lb_source_range_of_socket(desc, flags);

@@ -15,6 +15,8 @@ enum lb_verdict {
 	LB_REDIRECT = 2,
 	/* It goes to pkt->tunneled.node in a tunnel (tunnel.h). */
 	LB_TUNNEL = 3,
+	/* The client shall not see it (retry.h): dropped, but no drop. */
+	LB_HIDE = 4,
 };
 
 #endif

@@ -73,7 +73,7 @@ static __always_inline int lb_xdp_known_flow(struct xdp_md *ctx, struct lb_packe
 	struct lb_conntrack *entry, *one_way;
 	int verdict;
 
-	if (lb_conntrack_find(pkt, LB_HOOK_HOST_INGRESS, &entry, &one_way, is_udp))
+	if (lb_conntrack_find(pkt, LB_HOOK_HOST_INGRESS, &entry, &one_way, is_udp, 1))
 		return LB_PASS;
 	if (LB_HAS_DSR && one_way)
 		return lb_xdp_one_way(ctx, pkt, fib, one_way, is_udp);
@@ -139,6 +139,8 @@ static __always_inline int lb_xdp_new_flow(struct xdp_md *ctx, struct lb_packet 
 	verdict = lb_service_match(ctx, pkt, LB_HOOK_RESERVED, fib, &match);
 	if (verdict)
 		return verdict < 0 ? -LB_XDP_REFUSED : LB_PASS;
+	if (match.desc->flags & LB_DESC_RETRY)
+		return LB_PASS;
 	verdict = lb_service_select(pkt, &match, &at, flow, &choice);
 	if (verdict)
 		return verdict < 0 ? -LB_XDP_REFUSED : LB_PASS;

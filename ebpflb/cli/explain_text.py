@@ -16,7 +16,7 @@ from ebpflb.cli.table import visible
 from ebpflb.config.moment import local
 from ebpflb.config.values import socket_address
 from ebpflb.errors import EbpflbError
-from ebpflb.words.connections import Fate
+from ebpflb.words.connections import SOCKET_HOOK, Fate
 from ebpflb.words.scheduler import Scheduler
 
 Answer = Mapping[str, Any]
@@ -210,6 +210,14 @@ def _shown_target(target: Answer) -> str:
     return f"{end}, {target['type']} of {target['service']}{port}" if target["service"] else end
 
 
+def _retry(kernel: Answer) -> str:
+    if kernel["place"] == SOCKET_HOOK:
+        return "not for this client, which connects at the socket"
+    wide = "if an endpoint refuses or does not answer, the next SYN goes to another one"
+    direct = any(each.get("tunnel") for each in kernel["backends"])
+    return f"{wide}{'; not through a tunnel' * direct}"
+
+
 def _policy(kernel: Answer) -> Iterator[Row]:
     frontend = kernel["frontend"]
     is_inside = frontend["type"] == "ClusterIP"
@@ -227,6 +235,8 @@ def _policy(kernel: Answer) -> Iterator[Row]:
     if frontend["scheduler"] != Scheduler.RANDOM:
         said = f": {kernel['scheduler']}" if kernel["scheduler"] else ""
         yield "SCHEDULER", f"{frontend['scheduler']}{said}"
+    if frontend.get("retry"):
+        yield "RETRY", _retry(kernel)
     if frontend["allowed_sources"]:
         yield "CLIENTS", f"only {', '.join(frontend['allowed_sources'])} (source ranges)"
     if frontend["masquerade"]:

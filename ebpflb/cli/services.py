@@ -215,7 +215,8 @@ def _policy(frontend: "Frontend") -> str:
     scheduler = f", {frontend.scheduler}" if frontend.scheduler is not Scheduler.RANDOM else ""
     backup = f", {frontend.backup.shown}" if frontend.backup.shown else ""
     unserved = f", unserved ports {frontend.unserved}" if frontend.unserved else ""
-    return f"{policy}{affinity}{scheduler}{', DSR' * frontend.dsr}{backup}{unserved}"
+    switches = f"{', DSR' * frontend.dsr}{', retry' * frontend.retry}"
+    return f"{policy}{affinity}{scheduler}{switches}{backup}{unserved}"
 
 
 def _service_port(frontend: "Frontend") -> str:

@@ -14,47 +14,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from ebpflb.dataplane.kernel.maps import open_maps
 from ebpflb.dataplane.kernel.probe import Feature, Probe
-from ebpflb.dataplane.load.pins import newest_generation
-from ebpflb.dataplane.view.snapshot import read_frontends
 from ebpflb.errors import EbpflbError
-from ebpflb.lab.ask import Question, ask, enough
+from ebpflb.lab.ask import Question, ask
 from ebpflb.lab.build import remove_orphans
 from ebpflb.lab.cluster import Lab
+from ebpflb.lab.demo_extensions import extension_rows
+from ebpflb.lab.demo_rows import CLUSTER, PATIENCE, QUESTIONS, DemoRow, await_backends, wait_until
 from ebpflb.lab.layout import LabConfig
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.member import LabNode, LoadRun, Member, NodeAgent, running_agents
 from ebpflb.lab.offloads import wire
-from ebpflb.model.address import format_address
-from ebpflb.model.service import ServiceName
-from ebpflb.words import annotations
 
+_MANYQUESTIONS = 1000
 
-class DemoRow(NamedTuple):
-    """Right if what was seen is exactly what was expected."""
-
-    what: str
-    expected: str
-    seen: str
-
-    @property
-    def is_right(self) -> bool:
-        return self.expected == self.seen
-
-
-# No Service here has more pods.
-_QUESTIONS = enough(6)
-_MANY_QUESTIONS = 1000
-# Six and a half standard deviations of that many.
-_SPREAD = 0.062
-
-CLUSTER = ServiceSpec("web", 21, "NodePort", node_port=30100)
 LOCAL = ServiceSpec(
     "web-local", 22, "NodePort", node_port=30101, spec={"externalTrafficPolicy": "Local"}
 )
@@ -62,15 +40,11 @@ EMPTY = ServiceSpec("web-empty", 23)
 ROLLING = ServiceSpec("rolling", 24, "NodePort", node_port=30102)
 ELSEWHERE = ServiceSpec("elsewhere", 25, "NodePort", node_port=30103)
 DIRECT = ServiceSpec("direct", 26, "NodePort", node_port=30104)
-BACKED = ServiceSpec("backed", 27, "NodePort", node_port=30105)
-WEIGHTED = ServiceSpec("weighted", 28, "NodePort", node_port=30106)
 GRACE_SECONDS = 2.0
 
 _RATE = 150.0
-_PATIENCE = 5.0
 _BEFORE_SECONDS = 1.0
 _DUMP_LINES = 24
-_WAIT_SECONDS = 60.0
 
 Answers = Sequence[dict[str, Any]]
 
@@ -93,7 +67,7 @@ def path_rows(lab: Lab) -> Iterator[DemoRow]:
 
 
 def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
-    question = Question(lab.cluster_ip(CLUSTER.number, version), CLUSTER.port, protocol, _QUESTIONS)
+    question = Question(lab.cluster_ip(CLUSTER.number, version), CLUSTER.port, protocol, QUESTIONS)
     way = f"{protocol.upper()} over IPv{version}"
     host, pod = lab.node("node1"), lab.pod("pod-1-1")
     expected = "6 pods answer; they see node1"
@@ -114,7 +88,7 @@ def _cluster_ip_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]
 def _node_port_rows(lab: Lab, version: int, protocol: str) -> Iterator[DemoRow]:
     way = f"{protocol.upper()} over IPv{version}"
 
-    def seen(node: Member, port: int, times: int = _QUESTIONS, timeout: float = 10.0) -> Answers:
+    def seen(node: Member, port: int, times: int = QUESTIONS, timeout: float = 10.0) -> Answers:
         question = Question(node.address(version), port, protocol, times, timeout)
         return ask(lab.client, question)
 
@@ -171,10 +145,10 @@ def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     """A backend is added, another one goes; then an agent is killed and comes back."""
     first, *middle, last = lab.pods
     _write_rolling(lab, [first, *middle])
-    _await_backends(lab, ROLLING, [first, *middle])
+    await_backends(lab, ROLLING, [first, *middle])
     running = _start_loads(lab)
     _write_rolling(lab, lab.pods)
-    _await_backends(lab, ROLLING, lab.pods)
+    await_backends(lab, ROLLING, lab.pods)
     _end_gracefully(lab, first)
     time.sleep(_BEFORE_SECONDS)
     what = f"backend {last.name} added, {first.name} terminating for {GRACE_SECONDS:.0f} s and gone"
@@ -187,59 +161,6 @@ def change_rows(lab: Lab, agents: Mapping[str, NodeAgent]) -> Iterator[DemoRow]:
     agents["node1"].wait_in_sync()
     time.sleep(_BEFORE_SECONDS)
     yield from _stop_loads("agent of node1 killed (SIGKILL) and restarted", running, last.name)
-
-
-def backup_rows(lab: Lab) -> Iterator[DemoRow]:
-    """A Service loses all its endpoints; its backup answers in their place."""
-    _write_backed(lab, lab.pods_on("node1"))
-    _await_backends(lab, BACKED, lab.pods_on("node1"))
-    _write_backed(lab, ())
-    _await_backends(lab, BACKED, lab.pods)
-    node = lab.node("node1")
-    for version in lab.config.family.versions:
-        for protocol in ("tcp", "udp"):
-            way = f"{protocol.upper()} over IPv{version}"
-            question = Question(
-                node.address(version), BACKED.node_port, protocol, _QUESTIONS, _PATIENCE
-            )
-            seen = ask(lab.client, question)
-            found = f"{_count(seen)} pods answer, {sum('error' in each for each in seen)} errors"
-            what = f"outside -> NodePort on node1, no endpoint, backup {CLUSTER.name}, {way}"
-            yield DemoRow(what, "6 pods answer, 0 errors", found)
-
-
-def _write_backed(lab: Lab, pods: Sequence[Member]) -> None:
-    service, *slices = lab.service(BACKED, pods)
-    service["metadata"]["annotations"] = {annotations.BACKUP: CLUSTER.name}
-    lab.write_manifests([service, *slices], "demo-backed.yaml")
-
-
-def weight_rows(lab: Lab) -> Iterator[DemoRow]:
-    """Of two versions, each in EndpointSlices of its own, the second gets a tenth."""
-    old, new, *_ = lab.pods
-    lab.write_manifests(_weighed(lab, {old: 90, new: 10}), "demo-weighted.yaml")
-    _wait_until(lambda: all(_offered(node, WEIGHTED) for node in lab.nodes))
-    node = lab.node("node1")
-    for way, member, address, port in (
-        ("pod -> ClusterIP", lab.pod("pod-1-3"), lab.cluster_ip(WEIGHTED.number), WEIGHTED.port),
-        ("outside -> NodePort", lab.client, node.ipv4, WEIGHTED.node_port),
-    ):
-        seen = ask(member, Question(address, port, times=_MANY_QUESTIONS))
-        share = sum(answer.get("pod") == new.name for answer in seen) / _MANY_QUESTIONS
-        # Exceeded once in 10^10 runs.
-        about = "10 %" if abs(share - 0.1) < _SPREAD else f"{share:.1%}"
-        what = f"{way}, weights 90:10, {_MANY_QUESTIONS:,} connections"
-        yield DemoRow(what, "about 10 % to the second pod", f"about {about} to the second pod")
-
-
-def _weighed(lab: Lab, weights: Mapping[Member, int]) -> Iterator[dict[str, Any]]:
-    service, *_ = lab.service(WEIGHTED, ())
-    yield service
-    for pod, weight in weights.items():
-        for piece in lab.service(WEIGHTED, [pod])[1:]:
-            piece["metadata"]["name"] += f"-{pod.name}"
-            piece["metadata"]["annotations"] = {annotations.SLICE_WEIGHT: str(weight)}
-            yield piece
 
 
 def xdp_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
@@ -263,10 +184,10 @@ def _xdp_row(lab: Lab, node: LabNode, version: int, protocol: str) -> DemoRow:
         f"outside -> NodePort on {node.name}, pods elsewhere, {protocol.upper()} over IPv{version}"
     )
     before = _sent_from_xdp(node)
-    question = Question(node.address(version), ELSEWHERE.node_port, protocol, _QUESTIONS)
+    question = Question(node.address(version), ELSEWHERE.node_port, protocol, QUESTIONS)
     answers = ask(lab.client, question)
     # At least a request and its reply; some go through the stack, which resolves neighbours.
-    is_sent = _sent_from_xdp(node) - before >= _QUESTIONS
+    is_sent = _sent_from_xdp(node) - before >= QUESTIONS
     expected = f"3 pods answer; they see {node.name}; sent from XDP"
     return DemoRow(what, expected, _pods_answer(lab, answers) + "; sent from XDP" * is_sent)
 
@@ -283,7 +204,7 @@ def dsr_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
                 way = f"{protocol.upper()} over IPv{version}"
                 what = f"outside -> NodePort on {first.name}, pods elsewhere, {way}"
                 address = first.address(version)
-                question = Question(address, DIRECT.node_port, protocol, _QUESTIONS)
+                question = Question(address, DIRECT.node_port, protocol, QUESTIONS)
                 seen = _pods_answer(lab, ask(lab.client, question))
                 yield DemoRow(what, "3 pods answer; they see client", seen)
 
@@ -291,14 +212,7 @@ def dsr_rows(lab: Lab, logs: Path) -> Iterator[DemoRow]:
 def _await_tunnels(lab: Lab, node: LabNode) -> None:
     """Until the node knows where all pods of the other one are, or gives up."""
     wanted = len(lab.pods_on(lab.nodes[1].name)) * len(lab.config.family.versions)
-    _wait_until(lambda: len(_dump(node, "lb_pod_nodes")) >= wanted)
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    """Return when it is true, or in the end without; then the table shows what is not so."""
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: len(_dump(node, "lb_pod_nodes")) >= wanted)
 
 
 def _sent_from_xdp(node: LabNode) -> int:
@@ -316,27 +230,12 @@ def _end_gracefully(lab: Lab, pod: Member) -> None:
     """As Kubernetes does it: terminating, still serving; then the process ends; then it is gone."""
     others = [other for other in lab.pods if other is not pod]
     _write_rolling(lab, lab.pods, terminating=pod)
-    _await_backends(lab, ROLLING, others)
+    await_backends(lab, ROLLING, others)
     time.sleep(GRACE_SECONDS)
     server = next(row.pid for row in lab.status() if row.name == pod.name)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server, signal.SIGTERM)
     _write_rolling(lab, others)
-
-
-def _await_backends(lab: Lab, spec: ServiceSpec, pods: Sequence[Member]) -> None:
-    """Until new connections to a Service get these pods on every node."""
-    wanted = {address for pod in pods for address in pod.addresses}
-    _wait_until(lambda: all(_offered(node, spec) == wanted for node in lab.nodes))
-
-
-def _offered(node: LabNode, spec: ServiceSpec) -> set[str]:
-    generation = newest_generation(node.bpffs)
-    if generation is None:
-        return set()
-    found = read_frontends(open_maps(generation.maps), ServiceName("default", spec.name))
-    sets = [each.frontend.others for each in found]
-    return {format_address(each.address) for offered in sets for each in offered.backends}
 
 
 def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None = None) -> None:
@@ -350,7 +249,7 @@ def _write_rolling(lab: Lab, pods: Sequence[Member], terminating: Member | None 
 def _start_loads(lab: Lab) -> dict[str, LoadRun]:
     """Loads that have run for a second."""
     node = lab.node("node1")
-    options: dict[str, Any] = {"rate": _RATE, "timeout": _PATIENCE}
+    options: dict[str, Any] = {"rate": _RATE, "timeout": PATIENCE}
     service = (lab.cluster_ip(ROLLING.number), ROLLING.port)
     running = {
         "pod -> ClusterIP, TCP": lab.pod("pod-1-2").start_load(*service, **options),
@@ -368,7 +267,7 @@ def _has_heard(load: LoadRun, pod: str) -> bool:
 
 def _stop_loads(what: str, running: Mapping[str, LoadRun], expected: str) -> Iterator[DemoRow]:
     for name, load in running.items():
-        _wait_until(partial(_has_heard, load, expected))
+        wait_until(partial(_has_heard, load, expected))
         result = load.stop()
         failed = f"{result.failed} failed"
         if result.failed or not result.ok:
@@ -397,8 +296,7 @@ def _run(console: Console) -> int:
         with running_agents(lab.nodes, Path(logs)) as agents:
             console.print("An agent is on each node. Now the traffic.\n")
             rows = list(_show(console, "Paths", path_rows(lab)))
-            rows += _show(console, "Backup", backup_rows(lab))
-            rows += _show(console, "Weights", weight_rows(lab))
+            rows += _show(console, "By annotations of Services", extension_rows(lab))
             rows += _show(console, "Changes under load", change_rows(lab, agents))
             agents["node1"].stop()
             rows += _show(console, "XDP", xdp_rows(lab, Path(logs)))

@@ -47,6 +47,7 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
     "direct server return": lambda frontend: frontend.dsr,
     "use of the backup": lambda frontend: frontend.backup,
     "unserved ports": lambda frontend: frontend.unserved or "default",
+    "retry": lambda frontend: frontend.retry,
 }
 
 
@@ -199,6 +200,7 @@ def encode_frontend(frontend: Frontend) -> Plain:
         "dsr": frontend.dsr,
         "backup": str(frontend.backup),
         "unserved": frontend.unserved or "",
+        "retry": frontend.retry,
     }
 
 

@@ -273,6 +273,7 @@ class Counts(NamedTuple):
     original_bytes: int = 0
     reply_packets: int = 0
     reply_bytes: int = 0
+    retried: int = 0
 
 
 class Balance(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
+from ebpflb.model.extensions.retry import retries
 from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weighing import ToWeigh, Weighing
 from ebpflb.model.node import Node
@@ -129,6 +130,7 @@ class Frontend:
     may have been told before that the Service has DSR. backup: what it has of the Service's backup.
     counts_open: its open connections are counted, even if the scheduler does not need that.
     unserved: what its Service asks for at other ports of the address.
+    retry: a connection that a backend does not answer or refuses goes to another one.
     """
 
     key: FrontendKey
@@ -157,6 +159,8 @@ class Frontend:
         """Whether its address answers pings because of it."""
         is_vip = self.type is not FrontendType.NODE_PORT and self.service.port != HEALTH_CHECK
         return is_vip and bool(self.others.backends)
+
+    retry: bool = False
 
     def admits(self, client: Address) -> bool:
         """Whether the client is within the source ranges."""
@@ -395,6 +399,7 @@ def _health_checks(port: ServicePort, node: Node) -> Iterator[Frontend]:
             internal_policy=port.internal_policy,
             external_policy=port.external_policy,
             affinity_timeout=0,
+            retry=retries(port.annotated, port.name.protocol),
         )
 
 

@@ -126,6 +126,7 @@ _OF_SERVICES: Mapping[str, _Syntax] = {
     words.SCHEDULER: _Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
     words.EJECTION: _Syntax("ejection", values.ejection),
     words.DSR: _Syntax("dsr", _switch, _switch_text),
+    words.RETRY: _Syntax("retry", _switch, _switch_text),
     words.WEIGHTS: _Syntax("weights", _weights, _weights_text),
     words.REBALANCE: _Syntax("rebalance", _rebalance, _rebalance_text),
     words.MAX_CONNECTION_AGE: _Syntax("max_age", _max_age, _max_age_text),

@@ -12,6 +12,8 @@ SCHEDULER = f"{PREFIX}scheduler"
 EJECTION = f"{PREFIX}ejection"
 # On a Service: "true" or "false".
 DSR = f"{PREFIX}dsr"
+# On a Service: "true" or "false".
+RETRY = f"{PREFIX}retry"
 # On a Service: "pods", or LABEL=VALUE:WEIGHT, separated by commas.
 WEIGHTS = f"{PREFIX}weights"
 # On a Service: "idle DURATION, NUMBER/min", and perhaps "dry-run".
@@ -37,7 +39,7 @@ SPILL_AT = f"{PREFIX}spill-at"
 SLICE_WEIGHT = "service.cilium.io/weight"
 
 ANNOTATIONS = (
-    *(SCHEDULER, EJECTION, DSR),
+    *(SCHEDULER, EJECTION, DSR, RETRY),
     *(WEIGHTS, WEIGHT, SLICE_WEIGHT),
     *(REBALANCE, MAX_CONNECTION_AGE, ON_ENDPOINT_GONE),
     *(BACKUP, BACKUP_FOR, SPILL_AT),

@@ -14,6 +14,9 @@ VERDICTS = (FORWARDED, FAILED, REFUSED, DROPPED)
 NO_ANSWER, BACKEND_REFUSED = "no_answer", "backend_refused"
 FAILURES = (NO_ANSWER, BACKEND_REFUSED)
 
+SOCKET_HOOK = "socket hook"
+"""Where socket LB translates a connection: the place in an answer of `explain`."""
+
 
 class Fate(StrEnum):
     """What happens to a new connection."""

@@ -44,7 +44,7 @@ from ebpflb.dataplane.layout.structs import LbNetns
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Address, Family, Protocol, family_of
 from ebpflb.model.plan import FrontendKey
-from ebpflb.words.connections import Fate
+from ebpflb.words.connections import SOCKET_HOOK, Fate
 
 # Larger than the numbers of clients' bits.
 _NO_TRIER = 64
@@ -128,7 +128,7 @@ _SERVICE_FLAGS = AddrFlag.LB_ADDR_CLUSTER_IP | AddrFlag.LB_ADDR_EXTERNAL | AddrF
 
 def at_socket(lookups: Lookups, client: Client, target: FrontendKey) -> Step:
     """lb_socket_select(): connect(), or the first sendmsg() of a socket to this destination."""
-    place = "socket hook"
+    place = SOCKET_HOOK
     if target.protocol is Protocol.SCTP:
         return Step(place, Fate.PASSES, "SCTP is translated at tc only")
     desc, is_refused = _socket_match(lookups, client, target)
@@ -154,7 +154,7 @@ def _socket_refuse(
     reason: DropReason,
 ) -> Step:
     """lb_socket_refuse(), for connect()."""
-    place, side = "socket hook", ClientSide.THIS_NODE if desc else None
+    place, side = SOCKET_HOOK, ClientSide.THIS_NODE if desc else None
     is_here = is_own_host(key.address) or lookups.filter_flags(key.address) & AddrFlag.LB_ADDR_NODE
     goes_to_tc = not is_here and client.netns_flags & NetnsFlag.LB_NETNS_HOST
     if key.protocol is Protocol.UDP and (desc is None or goes_to_tc):
@@ -209,10 +209,12 @@ def _is_for_socket(lookups: Lookups, client: Client, key: FrontendKey) -> bool:
 def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: str) -> Step | None:
     """lb_socket_check_client() and lb_source_range_of_socket(); None: continue."""
     has_ranges = desc.flags & DescFlag.LB_DESC_SOURCE_RANGES
-    if not (has_ranges or desc.affinity_timeout or desc.flags & DescFlag.LB_DESC_MASQUERADE):
+    needs_client = has_ranges or desc.affinity_timeout or desc.flags & DescFlag.LB_DESC_MASQUERADE
+    if not needs_client and not desc.flags & DescFlag.LB_DESC_RETRY:
         return None
     if client.netns_flags & NetnsFlag.LB_NETNS_COVERED:
-        why = "left to tc, because the client's address decides"
+        reads = "the client's address decides" if needs_client else "connections are retried there"
+        why = f"left to tc, because {reads}"
         return Step(place, Fate.PASSES, why, desc, ClientSide.THIS_NODE)
     if not has_ranges:
         return None
@@ -227,7 +229,7 @@ def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: st
 
 
 def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: DescRecord) -> Step:
-    place, side = "socket hook", ClientSide.THIS_NODE
+    place, side = SOCKET_HOOK, ClientSide.THIS_NODE
     address = _affinity_client(lookups, client, target.address)
     is_known = client.netns_flags & NetnsFlag.LB_NETNS_HOST or client.cookie
     bit = 1 << (client.cookie % 64 if client.cookie else _NO_TRIER)

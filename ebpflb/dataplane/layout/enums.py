@@ -38,6 +38,7 @@ class DescFlag(IntFlag):
     LB_DESC_UNSERVED_DROP = 4096
     LB_DESC_UNSERVED_PASS = 8192
     LB_DESC_ECHO = 16384
+    LB_DESC_RETRY = 64
 
 
 class SchedulerCode(IntEnum):
@@ -217,6 +218,7 @@ class FlowEnd(IntEnum):
     LB_END_NO_ANSWER = 4
     LB_END_BACKEND_REFUSED = 5
     LB_END_REPLACED = 6
+    LB_END_RETRIED = 7
 
 
 class FlowSource(IntEnum):

@@ -302,6 +302,7 @@ def desc_flags(frontend: Frontend) -> int:
     flags |= enums.DescFlag.LB_DESC_ECHO * frontend.answers_pings
     if frontend.unserved:
         flags |= _UNSERVED[frontend.unserved]
+    flags |= enums.DescFlag.LB_DESC_RETRY * frontend.retry
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
 
 

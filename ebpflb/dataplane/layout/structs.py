@@ -253,7 +253,7 @@ class LbConntrack(
         ("frontend", u32),
         ("desc_flags", u16),
         ("other_state", u8),
-        ("pad", u8),
+        ("tried", u8),
     ]
 
     @property
@@ -323,6 +323,7 @@ class LbCounts(Struct):
         ("retransmits", u64),
         ("original", LbTraffic),
         ("reply", LbTraffic),
+        ("retried", u64),
     ]
 
 

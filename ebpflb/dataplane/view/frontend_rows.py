@@ -54,6 +54,7 @@ def settings_of(frontend: Frontend) -> FrontendSettings:
         tuple(map(str, frontend.allowed_sources)),
         frontend.backup.value,
         frontend.unserved or "",
+        frontend.retry,
     )
 
 

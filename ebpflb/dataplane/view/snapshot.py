@@ -349,6 +349,7 @@ def decode_frontend(
         dsr=bool(desc.flags & enums.DescFlag.LB_DESC_DSR),
         backup=backup_use(desc.flags),
         unserved=unserved_of(desc),
+        retry=bool(desc.flags & enums.DescFlag.LB_DESC_RETRY),
     )
 
 

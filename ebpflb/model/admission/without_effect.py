@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 
+from ebpflb.model.extensions.retry import retries
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Dsr, Service, TrafficPolicy
 from ebpflb.words import annotations
@@ -15,6 +16,8 @@ def without_effect(service: Service, defaults: Defaults) -> Iterator[str]:
         yield _line(annotations.DSR, "the option dsr is off on this node")
     if asked.weights and not defaults.pod_labels:
         yield _line(annotations.WEIGHTS, "the option watch-pods is off on this node")
+    if asked.retry and not any(retries(asked, port.name.protocol) for port in ports):
+        yield _line(annotations.RETRY, "all ports are UDP, which has no handshake")
     if asked.vip_unserved and not any(port.externally_accessible for port in ports):
         yield _line(
             annotations.VIP_UNSERVED, "the Service has no load-balancer IP and no external IP"

@@ -44,6 +44,7 @@ class FrontendSettings(NamedTuple):
     source_ranges: tuple[str, ...]
     backup: str = BackupUse.NONE.value
     unserved: str = ""
+    retry: bool = False
 
 
 class FrontendForm(NamedTuple):

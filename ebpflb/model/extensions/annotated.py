@@ -17,12 +17,14 @@ class Annotated:
     an endpoint is ejected, 0 for never. weights: None for even ones. backup: NAME or NAMESPACE/NAME
     of another Service. backup_for: the namespaces that may use this one so. spill_at: from how many
     open connections on new ones also go to the backup. vip_unserved: None for rejecting only what
-    this node would send back to the network. no_local_endpoint: None for drop.
+    this node would send back to the network. no_local_endpoint: None for drop. retry: whether a
+    connection that an endpoint fails goes to another one.
     """
 
     scheduler: Scheduler | None = None
     dsr: bool | None = None
     ejection: int | None = None
+    retry: bool = False
     weights: Weights | None = None
     rebalance: Rebalance | None = None
     max_age: MaxAge | None = None

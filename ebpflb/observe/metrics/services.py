@@ -22,8 +22,12 @@ _BY_TYPE = (
     ("connections", "New connections and flows, by frontend type."),
     ("refused", "Connections refused because there is no endpoint."),
     ("dropped", "Dropped connections and first packets."),
-    ("failed", "Connections that the backend refused or did not answer."),
+    (
+        "failed",
+        "Connections that the backend refused or did not answer, unless they were retried.",
+    ),
     ("retransmits", "Retransmitted TCP segments of connections translated at the socket."),
+    ("retried", "Connections that a backend failed and that went to another one."),
 )
 _BOTH_WAYS = (
     ("bytes", "Payload bytes from clients (original) and to clients (reply)."),

@@ -23,13 +23,13 @@ LIMITS = {
     "lb_getpeer6": 250,
     "lb_sock_ops": 24_000,
     "lb_sock_release": 2_700,
-    "lb_host_ingress": 480_000,
-    "lb_host_egress": 270_000,
-    "lb_l3_ingress": 495_000,
-    "lb_l3_egress": 280_000,
-    "lb_pod_ingress": 320_000,
-    "lb_pod_egress": 205_000,
-    "lb_xdp": 325_000,
+    "lb_host_ingress": 590_000,
+    "lb_host_egress": 305_000,
+    "lb_l3_ingress": 600_000,
+    "lb_l3_egress": 320_000,
+    "lb_pod_ingress": 345_000,
+    "lb_pod_egress": 225_000,
+    "lb_xdp": 345_000,
 }
 
 

@@ -6,7 +6,7 @@ table.
 import pytest
 
 from ebpflb.lab import demo
-from ebpflb.lab.demo import DemoRow
+from ebpflb.lab.demo_rows import DemoRow
 from tests.e2e.harness.in_force import wait_in_force
 
 # The rows of one family: to a ClusterIP, to a NodePort, and to a Service without pods.

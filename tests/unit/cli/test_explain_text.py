@@ -48,6 +48,26 @@ def test_everything_that_decides_has_a_line(capsys, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({}, "not for this client, which connects at the socket"),
+        (
+            {"place": "tc ingress of veth1"},
+            "if an endpoint refuses or does not answer, the next SYN goes to another one",
+        ),
+        (
+            {"place": "tc ingress of eth0", "backends": [backend(tunnel="10.0.0.2")]},
+            "if an endpoint refuses or does not answer, the next SYN goes to another one; "
+            "not through a tunnel",
+        ),
+    ],
+)
+def test_who_is_retried(capsys, monkeypatch, where, said):
+    found = answered(**{"backends": [backend()], "frontend": FRONTEND | {"retry": True}, **where})
+    assert f"RETRY      {said}" in shown(capsys, monkeypatch, found)
+
+
 def test_of_a_moment_of_the_past_it_says_which_and_since_when(capsys, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()

@@ -148,6 +148,7 @@ def desired_states(draw: st.DrawFn) -> Desired:
             affinity_timeout=draw(st.sampled_from((0, 10800))),
             allowed_sources=draw(SOURCES),
             dsr=dsr[place],
+            retry=draw(st.booleans()),
             here=here[owner] if dsr[place] else (),
             backup=draw(st.sampled_from(BackupUse)),
             counts_open=draw(st.booleans()),

@@ -198,6 +198,7 @@ PLANNED = frontend(
         ({"service": port_name("https")}, "port name: kernel http, model https"),
         ({"masquerade": True}, "masquerade: kernel False, model True"),
         ({"dsr": True}, "direct server return: kernel False, model True"),
+        ({"retry": True}, "retry: kernel False, model True"),
         (
             {"others": NO_BACKEND},
             "clients elsewhere: backend 10.1.0.5 port 8080 of this node in the kernel alone",

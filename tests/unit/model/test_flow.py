@@ -198,6 +198,7 @@ def test_any_name_is_read_as_it_was_written(name: str):
         ("end", "closed", "forwarded"),
         ("end", "timed_out", "forwarded"),
         ("end", "replaced", "forwarded"),
+        ("end", "retried", "forwarded"),
         pytest.param("end", "reset", "forwarded", id="as health checks end"),
         ("end", "no_answer", "failed"),
         ("end", "backend_refused", "failed"),

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ebpflb.dataplane.explain.flow_hash import client_hash, flow_hash, place_of
-from ebpflb.dataplane.explain.hooks import walk
+from ebpflb.dataplane.explain.hooks import at_socket, walk
 from ebpflb.dataplane.explain.known_flow import flows_of, sockets_to
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key
 from ebpflb.dataplane.explain.steps import LISTENER, Client, ClientKind, ClientSide
@@ -100,6 +100,14 @@ def test_a_process_of_the_node_is_translated_at_its_socket(node):
         ClientSide.THIS_NODE,
     )
     assert chances(step) == {POD: 1 / 3, NEAR: 1 / 3, REMOTE: 1 / 3}
+
+
+@pytest.mark.parametrize(("client", "fate"), [(host(), Fate.TRANSLATED), (pod(), Fate.PASSES)])
+def test_only_pods_under_tc_cover_are_left_to_where_connections_are_retried(node, client, fate):
+    node.serve(frontend(VIP, BOTH, retry=True))
+    step = at_socket(Lookups(node.maps), client, key(VIP))
+    assert step.fate is fate
+    assert ("retried" in step.why) is (fate is Fate.PASSES)
 
 
 def test_a_pod_that_reaches_itself_sees_the_nodes_address(node):

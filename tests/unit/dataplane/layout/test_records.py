@@ -85,6 +85,10 @@ def test_a_masqueraded_frontend_says_so():
     assert desc_flags(frontend()) == 0
 
 
+def test_a_frontend_that_retries_says_so():
+    assert desc_flags(frontend(retry=True)) == enums.DescFlag.LB_DESC_RETRY
+
+
 def test_a_frontend_with_direct_server_return_says_so():
     assert desc_flags(frontend(dsr=True)) == enums.DescFlag.LB_DESC_DSR
 

@@ -62,9 +62,9 @@ def test_a_reader_takes_over_what_has_not_changed(world: World):
 
 
 def test_the_numbers_of_the_kernel_have_their_names_in_its_order():
-    numbers = LbCounts(1, 2, 3, 4, 5, (6, 7), (8, 9))
+    numbers = LbCounts(1, 2, 3, 4, 5, (6, 7), (8, 9), 10)
     counts = Counts(*memoryview(bytes(numbers)).cast("Q"))
-    for name in ("connections", "refused", "dropped", "failed", "retransmits"):
+    for name in ("connections", "refused", "dropped", "failed", "retransmits", "retried"):
         assert getattr(counts, name) == getattr(numbers, name)
     for name in ("original", "reply"):
         shown = getattr(counts, f"{name}_packets"), getattr(counts, f"{name}_bytes")

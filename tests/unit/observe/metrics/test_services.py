@@ -14,7 +14,7 @@ PORT = {"namespace", "service", "port", "protocol"}
 NAMES = {
     **{
         f"service_{name}": ("counter", PORT | {"type"})
-        for name in ("connections", "refused", "dropped", "failed", "retransmits")
+        for name in ("connections", "refused", "dropped", "failed", "retransmits", "retried")
     },
     "service_bytes": ("counter", PORT | {"type", "direction"}),
     "service_packets": ("counter", PORT | {"type", "direction"}),

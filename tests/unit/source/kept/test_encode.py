@@ -61,7 +61,7 @@ def test_every_field_that_the_agent_reads_is_written(kind: Kind):
     "item",
     [
         Service(ServiceName("default", "headless")),
-        service("web", ejection=0, dsr=False),
+        service("web", ejection=0, dsr=False, retry=True),
         service("web", service_port(name=port_name("a"), affinity_timeout=10)),
         decode(service_manifest(**DUAL)),
         endpoint_slice("empty"),
