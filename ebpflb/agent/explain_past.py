@@ -79,6 +79,7 @@ def explain_past(
             found.endpoints,
             found.left_out,
             _backup(then.changes, found),
+            found.annotations,
         ),
         None,
         (),

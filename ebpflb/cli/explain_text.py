@@ -170,6 +170,10 @@ def _name(backend: Answer, found: Answer) -> str:
     return socket_address(*place)
 
 
+# What the model says in words.
+_TOLD = {"SERVICE": "left_out", "ASKS FOR": "annotations", "BACKUP": "backup"}
+
+
 def _facts(found: Answer) -> Iterator[Row]:
     kernel = found["kernel"]
     if found["at"]:
@@ -185,10 +189,9 @@ def _facts(found: Answer) -> Iterator[Row]:
         yield from _policy(kernel)
     if found["model"]["frontend"] and not found["model"]["endpoints"]:
         yield "ENDPOINT", "the Service port has none in this family"
-    if found["model"]["left_out"]:
-        yield "SERVICE", found["model"]["left_out"]
-    if backup := found["model"].get("backup"):
-        yield "BACKUP", backup
+    for title, field in _TOLD.items():
+        if told := found["model"].get(field):
+            yield title, told
     yield from _flows(kernel)
 
 

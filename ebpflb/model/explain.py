@@ -15,6 +15,7 @@ from ebpflb.model.backup.told import backup_told
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import PortEndpoint, endpoints_of
+from ebpflb.model.extensions.syntax import text_of
 from ebpflb.model.extensions.weighing import Weighing
 from ebpflb.model.node import Node
 from ebpflb.model.plan import (
@@ -29,6 +30,7 @@ from ebpflb.model.plan import (
 )
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
+from ebpflb.words.annotations import PREFIX
 from ebpflb.words.backup import BackupUse
 from ebpflb.words.connections import Fate
 
@@ -275,7 +277,7 @@ class Wanted(NamedTuple):
 
     verdict: empty without a frontend. endpoints: of its Service port. left_out: why another proxy
     serves the Service, if one does. backup: what the port has of its Service's backup; empty if it
-    has none.
+    has none. annotations: those of ebpflb that the Service has.
     """
 
     frontend: Frontend | None = None
@@ -283,6 +285,7 @@ class Wanted(NamedTuple):
     endpoints: Sequence[Plain] = ()
     left_out: str = ""
     backup: str = ""
+    annotations: str = ""
 
 
 def wanted(
@@ -320,6 +323,10 @@ def wanted(
             for each in _judged(changes, service, port, policy)
         ],
         backup=backup_told(changes.backups, service, port),
+        annotations="; ".join(
+            f"{name.removeprefix(PREFIX)}: {text}"
+            for name, text in text_of(service.annotated).items()
+        ),
     )
 
 

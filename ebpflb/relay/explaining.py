@@ -75,13 +75,19 @@ def own_explanations(
     return [from_json(sight.text(json.dumps(_shown(each, sight)))) for each in own]
 
 
+_NOTHING: Mapping[str, Any] = {
+    "frontend": None,
+    "endpoints": [],
+    **dict.fromkeys(("left_out", "backup", "annotations"), ""),
+}
+
+
 def _shown(item: dict[str, Any], sight: NamespaceSight) -> dict[str, Any]:
     """Without a model that wants another's Service there, and without what only nodes have."""
     answer = dict(item["answer"])
     kernel, model = answer["kernel"], answer["model"]
     if any(theirs != sight.namespace for theirs in _owners(kernel, model)):
-        nothing: dict[str, Any] = {"frontend": None, "endpoints": [], "left_out": "", "backup": ""}
-        answer["model"] = {**model, **nothing}
+        answer["model"] = {**model, **_NOTHING}
         answer |= {"agree": None, "differences": []}
     if not sight.sees_nodes:
         backends = [

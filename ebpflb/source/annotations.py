@@ -1,157 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The annotations of ebpflb on Services, where invalid ones are ignored, Pods and Namespaces."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ebpflb.config import values
-from ebpflb.model.backup.lending import EVERY_NAMESPACE
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
-from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
-from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
-from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
+from ebpflb.model.extensions.syntax import OF_SERVICES, SLICE_WEIGHT, SWITCH, WEIGHT
 from ebpflb.source.typed import FieldError, excerpt
 from ebpflb.words import annotations as words
-from ebpflb.words.scheduler import Scheduler
 
 T = TypeVar("T")
 
 _PATH = "metadata.annotations"
-_PODS = "pods"
-_MOST_PER_MINUTE = 60_000
-_REBALANCE_FORM = "must be idle DURATION, NUMBER/min, as in idle 30s, 5/min, and perhaps dry-run"
-
-
-class _Syntax(NamedTuple):
-    """field: of Annotated. parse: raises ValueError. text: the reverse."""
-
-    field: str
-    parse: Callable[[str], object]
-    text: Callable[[Any], str] = str
-
-
-def _one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
-    def parse(text: str) -> T:
-        if text not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
-        return choices[text]
-
-    return parse
-
-
-def _switch_text(is_on: bool) -> str:
-    return str(is_on).lower()
-
-
-_switch = _one_of({"true": True, "false": False})
-_weight = values.Number(0, HEAVIEST)
-_MOST_OPEN = 1_000_000_000
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SERVICE = re.compile(f"({_LABEL.pattern}/)?{_LABEL.pattern}")
-_slice_weight = values.Number(0, 65535)
-
-
-def _weights(text: str) -> Weights:
-    return Weights() if text == _PODS else Weights(tuple(map(_share, text.split(","))))
-
-
-def _share(text: str) -> Share:
-    label, colon, weight = text.strip().rpartition(":")
-    key, equals, value = label.partition("=")
-    if not (colon and equals and key.strip()):
-        raise ValueError(f"must be {_PODS}, or LABEL=VALUE:WEIGHT, separated by commas")
-    return Share(key.strip(), value.strip(), _weight(weight))
-
-
-def _weights_text(weights: Weights) -> str:
-    return ",".join(f"{key}={value}:{weight}" for key, value, weight in weights.shares) or _PODS
-
-
-_PER_MINUTE = "/min"
-_DRY_RUN = "dry-run"
-
-
-def _rebalance(text: str) -> Rebalance:
-    idle: float | None = None
-    rate: int | None = None
-    is_dry_run = False
-    for word in map(str.strip, text.split(",")):
-        if word.startswith("idle "):
-            idle = values.positive_duration(word.removeprefix("idle "))
-        elif word.endswith(_PER_MINUTE):
-            rate = values.Number(1, _MOST_PER_MINUTE)(word.removesuffix(_PER_MINUTE))
-        elif word == _DRY_RUN:
-            is_dry_run = True
-        else:
-            raise ValueError(_REBALANCE_FORM)
-    if idle is None or rate is None:
-        raise ValueError(_REBALANCE_FORM)
-    return Rebalance(idle, rate, is_dry_run)
-
-
-def _rebalance_text(wish: Rebalance) -> str:
-    words = [f"idle {wish.idle:.12g}s", f"{wish.per_minute}{_PER_MINUTE}"]
-    return ", ".join([*words, _DRY_RUN] if wish.is_dry_run else words)
-
-
-def _max_age(text: str) -> MaxAge:
-    seconds, sign, percent = text.replace("+-", "±").partition("±")
-    if not sign:
-        return MaxAge(values.positive_duration(seconds))
-    if not percent.endswith("%"):
-        raise ValueError("must be a duration, as in 30m, or with a spread, as in 30m±10%")
-    spread = values.Number(0, 100)(percent.removesuffix("%"))
-    return MaxAge(values.positive_duration(seconds), spread)
-
-
-def _max_age_text(limit: MaxAge) -> str:
-    return f"{limit.seconds:.12g}s" + (f"±{limit.percent}%" if limit.percent else "")
-
-
-def _backup(text: str) -> str:
-    if not _SERVICE.fullmatch(text):
-        raise ValueError("must be the NAME of another Service, or NAMESPACE/NAME")
-    return text
-
-
-def _namespaces(text: str) -> tuple[str, ...]:
-    names = tuple(each.strip() for each in text.split(","))
-    if not all(each == EVERY_NAMESPACE or _LABEL.fullmatch(each) for each in names):
-        raise ValueError(f"must be names of namespaces, separated by commas, or {EVERY_NAMESPACE}")
-    return names
-
-
-_OF_SERVICES: Mapping[str, _Syntax] = {
-    words.SCHEDULER: _Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
-    words.EJECTION: _Syntax("ejection", values.ejection),
-    words.DSR: _Syntax("dsr", _switch, _switch_text),
-    words.RETRY: _Syntax("retry", _switch, _switch_text),
-    words.WEIGHTS: _Syntax("weights", _weights, _weights_text),
-    words.REBALANCE: _Syntax("rebalance", _rebalance, _rebalance_text),
-    words.MAX_CONNECTION_AGE: _Syntax("max_age", _max_age, _max_age_text),
-    words.ON_ENDPOINT_GONE: _Syntax(
-        "on_endpoint_gone", _one_of({each.value: each for each in OnEndpointGone})
-    ),
-    words.BACKUP: _Syntax("backup", _backup),
-    words.BACKUP_FOR: _Syntax("backup_for", _namespaces, ",".join),
-    words.SPILL_AT: _Syntax("spill_at", values.Number(1, _MOST_OPEN)),
-    words.VIP_UNSERVED: _Syntax("vip_unserved", _one_of({each.value: each for each in Unserved})),
-    words.NO_LOCAL_ENDPOINT: _Syntax(
-        "no_local_endpoint", _one_of({each.value: each for each in NoLocalEndpoint})
-    ),
-}
 
 
 def socket_lb(annotations: object) -> bool | None:
     """Of a Pod or a Namespace; None without the annotation. FieldError."""
-    return _parsed(annotations, words.SOCKET_LB, _switch)
+    return _parsed(annotations, words.SOCKET_LB, SWITCH)
 
 
 def weight(annotations: object) -> tuple[int | None, str]:
     """Of a Pod, and what is wrong with it, in one line; None without the annotation."""
     try:
-        return _parsed(annotations, words.WEIGHT, _weight), ""
+        return _parsed(annotations, words.WEIGHT, WEIGHT), ""
     except FieldError as error:
         return None, str(error)
 
@@ -163,7 +35,7 @@ def of_service(annotations: object) -> tuple[Annotated, tuple[str, ...]]:
     if not isinstance(annotations, dict):
         return NOTHING, (f"{_PATH}: must be an object, not {excerpt(annotations)}",)
     found, problems = dict[str, Any](), list(_unknown(annotations))
-    for name, syntax in _OF_SERVICES.items():
+    for name, syntax in OF_SERVICES.items():
         try:
             found[syntax.field] = _parsed(annotations, name, syntax.parse)
         except FieldError as error:
@@ -175,25 +47,15 @@ def of_service(annotations: object) -> tuple[Annotated, tuple[str, ...]]:
 def slice_weight(annotations: object) -> int | None:
     """Of an EndpointSlice; None without the annotation, and if it is no weight, as in Cilium."""
     try:
-        return _parsed(annotations, words.SLICE_WEIGHT, _slice_weight)
+        return _parsed(annotations, words.SLICE_WEIGHT, SLICE_WEIGHT)
     except FieldError:
         return None
 
 
-def text_of(annotated: Annotated) -> Mapping[str, str]:
-    """The annotations that ask for this."""
-    usual = NOTHING
-    return {
-        name: syntax.text(getattr(annotated, syntax.field))
-        for name, syntax in _OF_SERVICES.items()
-        if getattr(annotated, syntax.field) != getattr(usual, syntax.field)
-    }
-
-
 def _unknown(annotations: Mapping[str, object]) -> Iterator[str]:
     for name in annotations:
-        if name.startswith(words.PREFIX) and name not in _OF_SERVICES:
-            hint = values.near(name, _OF_SERVICES)
+        if name.startswith(words.PREFIX) and name not in OF_SERVICES:
+            hint = values.near(name, OF_SERVICES)
             yield f"{_PATH}.{name}: no annotation of a Service{hint}; it is ignored"
 
 

@@ -12,10 +12,11 @@ from ebpflb.model.address import Address, format_address
 from ebpflb.model.changes import ApiObject, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.extensions.syntax import text_of
 from ebpflb.model.node import Node
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
-from ebpflb.source import annotations, decode
+from ebpflb.source import decode
 from ebpflb.source.api_types import API_VERSIONS, Fields
 from ebpflb.source.what_counts import SERVICE_LABEL
 from ebpflb.words.annotations import SLICE_WEIGHT, SOCKET_LB, WEIGHT
@@ -69,7 +70,7 @@ def _service(item: Service) -> _Parts:
     metadata = {
         "creationTimestamp": item.created,
         "labels": dict(item.labels),
-        "annotations": annotations.text_of(item.annotated),
+        "annotations": text_of(item.annotated),
     }
     return {"spec": spec, "status": status if balancers else {}}, metadata
 

@@ -3,6 +3,9 @@
 
 from enum import StrEnum
 
+# In place of the names of namespaces that may have a Service as their backup.
+EVERY_NAMESPACE = "*"
+
 
 class BackupUse(StrEnum):
     """Whether new connections go to the endpoints of the backup. SPILL: to its own, too."""

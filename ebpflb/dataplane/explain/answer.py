@@ -80,6 +80,7 @@ def explain(
             look.planned.endpoints,
             look.planned.left_out,
             look.planned.backup,
+            look.planned.annotations,
         ),
         None if asking.failed else not look.differences,
         look.differences,

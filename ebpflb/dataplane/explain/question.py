@@ -136,6 +136,7 @@ class ModelAnswer(Struct, frozen=True):
     endpoints: Sequence[Plain]
     left_out: str
     backup: str = ""
+    annotations: str = ""
 
 
 class Explanation(Struct, frozen=True):

@@ -20,9 +20,8 @@ from ebpflb.model.endpoint import (
 from ebpflb.model.service import Service, ServiceName, ServicePort
 from ebpflb.model.traffic_policy import has_usable
 from ebpflb.words import annotations
-from ebpflb.words.backup import BackupUse
+from ebpflb.words.backup import EVERY_NAMESPACE, BackupUse
 
-EVERY_NAMESPACE = "*"
 # Comes after all names that slices of the API can have.
 _LENT = "~lent"
 _NO_EFFECT = f"the annotation {annotations.BACKUP} has no effect"
