@@ -41,6 +41,7 @@ SOURCE_RANGES = 4
 COUNTS_OPEN = 16
 BACKUP = {BackupUse.NONE: 0, BackupUse.SPILL: 512, BackupUse.ONLY: 1024}
 DSR = 32
+RETRY = 64
 TIMED = 2048
 ID_BITS = 32
 TYPES = {
@@ -216,6 +217,7 @@ def offer_of(frontend: Frontend) -> Offer:
         + COUNTS_OPEN * (frontend.scheduler.counts_open or frontend.counts_open)
         + TIMED * (frontend.scheduler is Scheduler.LOWEST_LATENCY)
         + DSR * frontend.dsr
+        + RETRY * frontend.retry
         + BACKUP[frontend.backup]
         + UNSERVED[frontend.unserved]
         + ECHO * _answers_pings(frontend),
