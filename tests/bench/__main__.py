@@ -33,6 +33,7 @@ from tests.bench import (
     udp,
     versions,
 )
+from tests.bench.channels import spread
 from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
@@ -75,6 +76,7 @@ BENCHES: dict[str, Bench] = {
     "peers": peers.run,
     "passed": passed.run,
     "scrape": scrape.run,
+    "channels": spread.run,
 }
 # What --other runs; the first one unless others are named.
 BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
@@ -99,7 +101,8 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, busy, shared, fill,
     memory, start, growth, api, sizing, many_nodes, questions, relay, beside, against, first_packet,
-    fortio, programs, programs_live, xdp, live, services, peers, passed or scrape; none means all.
+    fortio, programs, programs_live, xdp, live, services, peers, passed, scrape or channels; none
+    means all. channels needs grpcio.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")

@@ -32,8 +32,12 @@ _OVER = int(CtState.LB_CT_CLOSED | CtState.LB_CT_OTHER_FIN)
 
 
 class _Translated(NamedTuple):
-    """What the maps know of a connection. opened: CLOCK_MONOTONIC, ns."""
+    """What the maps know of a connection. opened: CLOCK_MONOTONIC, ns, to a tick of the clock.
 
+    of: the cookie of its socket, or the ends that its client sees.
+    """
+
+    of: "int | _Ends"
     port: ServicePortName
     frontend: SocketAddress
     is_outside: bool
@@ -120,7 +124,7 @@ class HeldConnections:
             if port := services.get(record.service):
                 frontend = SocketAddress(Address(bytes(record.addr)), record.port)
                 backend = SocketAddress(Address(bytes(record.backend_addr)), record.backend_port)
-                yield cookie, _Translated(port, frontend, False, backend, record.started)
+                yield cookie, _Translated(cookie, port, frontend, False, backend, record.started)
 
     def _of_flows(
         self, services: Mapping[int, ServicePortName]
@@ -133,9 +137,10 @@ class HeldConnections:
                 continue
             source, backend = _sockets_of(to)
             client, frontend = _sockets_of(key)
-            known = _Translated(port, frontend, hook == _OUTSIDE, backend, created)
+            ends = client, frontend
+            known = _Translated(ends, port, frontend, hook == _OUTSIDE, backend, created)
             if not known.is_outside:
-                yield (client, frontend), known
+                yield ends, known
             yield (backend, source), known
 
 

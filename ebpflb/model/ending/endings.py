@@ -199,17 +199,25 @@ def _due(
 def _surplus(
     peers: _Peers, idle: Iterable[HeldConnection], now: float
 ) -> Collection[HeldConnection]:
-    """Those above an even share; those at an endpoint that gets no new ones may stay."""
+    """Those above an even share; those at an endpoint that gets no new ones may stay.
+
+    A tenth more than its share is allowed, which is a whole connection where shares are small: not
+    while more than a tenth of all connections, and more than one, are above their shares.
+    """
     counts = Counter(each.backend for each in peers.held if each.backend in peers.weights)
     connections, total = counts.total(), sum(peers.weights.values())
+    shares = {at: Fraction(connections * each, total) for at, each in peers.weights.items()}
+    above = sum((max(Fraction(0), count - shares[at]) for at, count in counts.items()), Fraction(0))
     found = set()
     for each in idle:
         if each.backend not in peers.weights:
             continue
-        share = Fraction(connections * peers.weights[each.backend], total)
-        is_spare = counts[each.backend] > ceil(share * _TOLERANCE)
+        share = shares[each.backend]
+        is_near = above <= max(Fraction(1), connections * (_TOLERANCE - 1))
+        is_spare = counts[each.backend] > ceil(share * _TOLERANCE if is_near else share)
         was_before = now - each.age < peers.grown
         if is_spare or (share < 1 and was_before and _chance(each.cookie) >= share):
+            above -= min(Fraction(1), max(Fraction(0), counts[each.backend] - share))
             counts[each.backend] -= 1
             found.add(each)
     return found

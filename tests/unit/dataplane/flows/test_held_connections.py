@@ -111,6 +111,13 @@ def test_a_flow_of_a_pod_is_found_by_either_socket_and_counts_once():
     assert [(each.cookie, each.is_outside) for each in machine.read()] == [(7, False)]
 
 
+def test_connections_opened_in_the_same_tick_of_the_clock_are_as_many():
+    machine = Machine([OF_POD, socket(2, at(POD, 4002), at(SERVING, 8080))])
+    machine.tcp(1, age=10)
+    machine.tcp(2, age=10)
+    assert [each.cookie for each in machine.read()] == [1, 2]
+
+
 @pytest.mark.parametrize("state", [CtState.LB_CT_CLOSED, CtState.LB_CT_OTHER_FIN])
 def test_a_flow_that_is_over_is_left_out(state: CtState):
     machine = Machine([socket(8, at(SERVING, 8080), at(SNAT, 30000))])

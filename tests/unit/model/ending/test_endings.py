@@ -101,8 +101,16 @@ def test_the_fullest_endpoints_lose_what_is_above_their_share():
     web.open(2, 12)
     assert not web.ended()
     web.endpoints = pods(1, 2, 3, 4, 5, 6)
-    # A share is 4, and a tenth more is no surplus.
-    assert web.ended() == {(1, EndReason.UNEVEN): 7, (2, EndReason.UNEVEN): 7}
+    # A share is 4, and one more is no surplus when nearly all are where they should be.
+    assert web.ended() == {(1, EndReason.UNEVEN): 8, (2, EndReason.UNEVEN): 7}
+
+
+def test_small_shares_are_not_all_rounded_up():
+    web = Node(pods(1, 2, 3, 4, 5, 6), rebalance=FAST)
+    for pod in (1, 2, 3, 4):
+        web.open(pod, 3)
+    # Four of twelve are above a share of 2; with one, no more than a tenth is.
+    assert web.ended().total() == 3
 
 
 def test_the_oldest_go_first_and_none_that_is_busy():

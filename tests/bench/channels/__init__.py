@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels of gRPC that stay open while their Service gets more pods."""
