@@ -5,8 +5,8 @@ import json
 from copy import deepcopy
 
 from ebpflb.dataplane.view.snapshot import read_frontends
-from ebpflb.model.changes import Kind
 from ebpflb.model.explain import encode_frontend
+from ebpflb.model.objects.kinds import Kind
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item, event_of, items_of
 from ebpflb.source.interface import SourceEvent

@@ -10,8 +10,9 @@ from ebpflb.agent.timers import Task, Timers
 from ebpflb.config.values import socket_address
 from ebpflb.log import fields
 from ebpflb.model.address import format_address
-from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionChange
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.interface import Announcement
 from ebpflb.words.events import EventReason

@@ -28,8 +28,9 @@ from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
 from ebpflb.errors import EbpflbError, MapError, ProbeError
 from ebpflb.log import fields
 from ebpflb.model.address import Address, Family
-from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.pod import PodSockets
 from ebpflb.observe.flows.queries import ModelQuery
 from ebpflb.observe.metrics.programming_latency import ProgrammingLatency

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ebpflb.log import fields
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.interface import Announcement
 from ebpflb.words.events import EventReason

@@ -32,8 +32,9 @@ from ebpflb.dataplane.load import compile_cache
 from ebpflb.log import fields, set_up
 from ebpflb.model.address import SocketAddress
 from ebpflb.model.admission.addresses import AddressRules
-from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import Ejections, Times
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Dsr
 from ebpflb.observe.endpoint_locations import EndpointLocations

@@ -13,7 +13,7 @@ from ebpflb.dataplane.load import compile_cache
 from ebpflb.dataplane.load.pins import newest_generation
 from ebpflb.errors import ConfigError
 from ebpflb.model.address import SocketAddress
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.source.directory import DirectorySource
 from ebpflb.source.interface import Announcement, SourceEvent

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks objects as they come and go, and which Services must be planned again."""
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from itertools import chain
-from typing import NamedTuple
 
 from ebpflb.model.address import Address, SocketAddress
 from ebpflb.model.admission.addresses import NO_RULES, AddressRules, Admission
@@ -22,6 +20,8 @@ from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.extensions.weighing import Weighing
 from ebpflb.model.health_check import HealthCheck, health_check
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.objects.tracked import TrackedObjects
 from ebpflb.model.plan import (
     NO_DEFAULTS,
     Defaults,
@@ -45,106 +45,7 @@ from ebpflb.model.service import (
 from ebpflb.model.traffic_policy import categorize
 from ebpflb.words.scheduler import Scheduler
 
-ApiObject = Service | EndpointSlice | Node | ServiceCidr | Pod | PodNamespace | PodLabels
 ServiceNames = set[ServiceName]
-
-
-class Kind(StrEnum):
-    """The kinds of API objects that matter here."""
-
-    SERVICE = "Service"
-    ENDPOINT_SLICE = "EndpointSlice"
-    NODE = "Node"
-    SERVICE_CIDR = "ServiceCIDR"
-    POD = "Pod"
-    NAMESPACE = "Namespace"
-    POD_LABELS = "PartialObjectMetadata"
-
-    @property
-    def is_namespaced(self) -> bool:
-        return self in (Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.POD, Kind.POD_LABELS)
-
-    @property
-    def noun(self) -> str:
-        """What users know it as."""
-        return str(Kind.POD if self is Kind.POD_LABELS else self)
-
-
-class ObjectKey(NamedTuple):
-    """Names an API object; namespace is empty for cluster-scoped objects."""
-
-    kind: Kind
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        place = f"{self.namespace}/" if self.namespace else ""
-        return f"{self.kind.noun} {place}{self.name}"
-
-
-def key_of(item: ApiObject) -> ObjectKey:
-    if isinstance(item, Service):
-        return ObjectKey(Kind.SERVICE, *item.name)
-    if isinstance(item, EndpointSlice | Pod | PodLabels):
-        names = {EndpointSlice: Kind.ENDPOINT_SLICE, Pod: Kind.POD, PodLabels: Kind.POD_LABELS}
-        return ObjectKey(names[type(item)], item.namespace, item.name)
-    kinds = {Node: Kind.NODE, ServiceCidr: Kind.SERVICE_CIDR, PodNamespace: Kind.NAMESPACE}
-    return ObjectKey(kinds[type(item)], "", item.name)
-
-
-class Difference(NamedTuple):
-    """What is new or changed, and what is gone."""
-
-    upserts: tuple[ApiObject, ...]
-    removals: tuple[ObjectKey, ...]
-
-
-class TrackedObjects:
-    """Objects by key, and what each changed one was at the last take(); None: it did not exist.
-
-    Changes that cancel each other out do not count.
-    """
-
-    def __init__(self) -> None:
-        self._objects: dict[ObjectKey, ApiObject] = {}
-        self._before: dict[ObjectKey, ApiObject | None] = {}
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def keys(self) -> KeysView[ObjectKey]:
-        return self._objects.keys()
-
-    def all(self) -> list[ApiObject]:
-        """The current objects; callable from any thread."""
-        return list(self._objects.values())
-
-    def get(self, key: ObjectKey) -> ApiObject | None:
-        return self._objects.get(key)
-
-    def set(self, key: ObjectKey, new: ApiObject | None) -> bool:
-        """Add, replace or (None) remove an object. Returns whether that makes a difference."""
-        old = self._objects.get(key)
-        if old == new:
-            return False
-        if self._before.setdefault(key, old) == new:
-            del self._before[key]
-        if new is None:
-            del self._objects[key]
-        else:
-            self._objects[key] = new
-        return True
-
-    def take(self) -> dict[ObjectKey, ApiObject | None]:
-        """The previous values of the objects that changed since the last call."""
-        before, self._before = self._before, {}
-        return before
-
-    def take_difference(self) -> Difference:
-        """Like take(), with the current values."""
-        now = {key: self._objects.get(key) for key in self.take()}
-        upserts = tuple(item for item in now.values() if item is not None)
-        return Difference(upserts, tuple(key for key, item in now.items() if item is None))
 
 
 class Changes:

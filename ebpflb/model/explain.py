@@ -314,15 +314,17 @@ def wanted(
     choice = frontend.others if is_outside else frontend.local
     policy = _policies(frontend)[is_outside]
     port_of = frontend.service, family_of(frontend.key.address)
-    port = next(each for each in service.ports if (each.name, each.family) == port_of)
+    # None for its health checks.
+    ports = [each for each in service.ports if (each.name, each.family) == port_of]
     return Wanted(
         frontend,
         str(planned_verdict(frontend, choice, client)),
         [
             {**_plain_endpoint(each.endpoint, changes.node), **_verdict(each)}
+            for port in ports
             for each in _judged(changes, service, port, policy)
         ],
-        backup=backup_told(changes.backups, service, port),
+        backup="".join(backup_told(changes.backups, service, port) for port in ports),
         annotations="; ".join(
             f"{name.removeprefix(PREFIX)}: {text}"
             for name, text in text_of(service.annotated).items()

@@ -371,6 +371,7 @@ def _plan_port(
             dsr=has_dsr and not inside,
             here=() if inside else here,
             unserved=port.annotated.vip_unserved if is_vip else None,
+            retry=retries(port.annotated, port.name.protocol),
         )
 
 
@@ -399,7 +400,6 @@ def _health_checks(port: ServicePort, node: Node) -> Iterator[Frontend]:
             internal_policy=port.internal_policy,
             external_policy=port.external_policy,
             affinity_timeout=0,
-            retry=retries(port.annotated, port.name.protocol),
         )
 
 

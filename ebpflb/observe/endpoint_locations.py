@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from ebpflb.model.address import Address
-from ebpflb.model.changes import Kind, ObjectKey, key_of
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.model.service import ServicePortName
 from ebpflb.source.interface import SourceEvent

@@ -5,7 +5,7 @@ A pod that is not behind any Service is known on its own node, where its connect
 """
 
 from ebpflb.model.address import Address
-from ebpflb.model.changes import Kind, ObjectKey, key_of
+from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.pod import NamedPod, Pod
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.source.interface import SourceEvent

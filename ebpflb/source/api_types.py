@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
-from ebpflb.model.changes import Kind
+from ebpflb.model.objects.kinds import Kind
 
 Fields = Mapping[str, Any]
 """An object by the names of its fields."""

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects, key_of
 from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.objects.tracked import Difference, TrackedObjects
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item
 from ebpflb.source.api_types import is_name

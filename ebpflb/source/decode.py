@@ -19,11 +19,11 @@ from ebpflb.model.address import (
     parse_address,
     parse_range,
 )
-from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
 from ebpflb.model.extensions.annotated import Annotated
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ApiObject, Kind
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import (
     Labels,

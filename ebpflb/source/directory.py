@@ -14,7 +14,7 @@ from pathlib import Path
 from struct import Struct
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ObjectKey
+from ebpflb.model.objects.kinds import ObjectKey
 from ebpflb.source.interface import SourceEvent
 from ebpflb.source.manifest import Inventory, parse_manifest
 from ebpflb.source.watch import COMPARE_SECONDS, Watch

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ebpflb.model.address import Address, format_address
-from ebpflb.model.changes import ApiObject, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.extensions.syntax import text_of
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ApiObject, key_of
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceCidr, ServicePort
 from ebpflb.source import decode

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ebpflb.model.address import Family
-from ebpflb.model.changes import ApiObject, ObjectKey
+from ebpflb.model.objects.kinds import ApiObject, ObjectKey
 from ebpflb.model.service import ServiceName
 
 # In errors: what the API server has cannot be listed or watched.

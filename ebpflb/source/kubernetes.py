@@ -4,13 +4,8 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ebpflb.model.changes import (
-    ApiObject,
-    Kind,
-    ObjectKey,
-    key_of,
-)
 from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.source.api_objects import Item
 from ebpflb.source.cache import Cache

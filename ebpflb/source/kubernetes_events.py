@@ -9,7 +9,7 @@ from queue import Full, Queue
 from typing import Protocol
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.source.api import ApiRequest
 from ebpflb.source.api_types import API_VERSIONS, Fields
 from ebpflb.source.interface import Announcement

@@ -7,7 +7,7 @@ import time
 
 from ebpflb.errors import SourceError
 from ebpflb.log import fields
-from ebpflb.model.changes import ApiObject
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.source.kubernetes import KubernetesSource
 from ebpflb.source.state_file import StateFile
 

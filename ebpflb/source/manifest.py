@@ -9,7 +9,8 @@ import yaml
 
 from ebpflb.errors import SourceError
 from ebpflb.from_json import JsonError, from_json
-from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, TrackedObjects, key_of
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.objects.tracked import Difference, TrackedObjects
 from ebpflb.model.service import Service
 from ebpflb.source.api_objects import known_of
 from ebpflb.source.api_types import Fields

@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 from ebpflb import own_files
 from ebpflb.errors import SourceError
 from ebpflb.from_json import JsonError, from_json
-from ebpflb.model.changes import ApiObject
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.source.decode import decode
 from ebpflb.source.encode import encode
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Collection
 
-from ebpflb.model.changes import Kind
+from ebpflb.model.objects.kinds import Kind
 from ebpflb.model.selection import PROXY_LABEL
 from ebpflb.source.api_types import Fields
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.source.decode import decode
 from tests.builders import NODE, Manifest
 

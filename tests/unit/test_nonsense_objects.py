@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebpflb.dataplane.services.sync import Sync
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.service import ServiceName
 from tests.builders import NODE, Manifest, service_manifest, slice_manifest
 from tests.memory_maps import memory_maps

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ebpflb.model.changes import Kind
+from ebpflb.model.objects.kinds import Kind
 from tests.odd_object import World, odd
 
 # In place of a field's value. All but the last few can be in managedFields of a real object.

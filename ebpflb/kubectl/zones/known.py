@@ -9,9 +9,9 @@ from urllib.parse import quote
 from ebpflb.errors import SourceError
 from ebpflb.kubectl.access import JSON, METADATA, Access, ForbiddenError
 from ebpflb.model.address import format_address
-from ebpflb.model.changes import ApiObject, Kind
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ApiObject, Kind
 from ebpflb.source.decode import decode
 
 

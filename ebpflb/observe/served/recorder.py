@@ -12,8 +12,9 @@ from typing import NamedTuple
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.log import fields
 from ebpflb.model.address import SocketAddress
-from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionChange
+from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.service import ServicePortName
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.records import ServedChange, line_of, line_of_loss

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
-from ebpflb.model.changes import ApiObject, Kind, ObjectKey
 from ebpflb.model.ejection import EjectionChange
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey
 from ebpflb.source import encode as objects
 
 ServedChange = ApiObject | ObjectKey | EjectionChange

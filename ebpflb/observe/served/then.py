@@ -10,9 +10,10 @@ from ebpflb.errors import QueryError, SourceError
 from ebpflb.from_json import JsonError
 from ebpflb.model.address import WILDCARD, family_of, format_address
 from ebpflb.model.backup.lending import backup_name
-from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionChange
 from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import Service, ServiceName
 from ebpflb.observe.served.kept_changes import KeptChanges

@@ -4,9 +4,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from ebpflb.model.changes import ApiObject, Difference, Kind, ObjectKey, key_of
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.extensions.weights import Weights
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.objects.tracked import Difference
 from ebpflb.model.service import Service
 from ebpflb.source.api_objects import Item
 from ebpflb.source.cache import Cache

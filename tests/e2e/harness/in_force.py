@@ -14,7 +14,8 @@ from ebpflb.dataplane.load.pins import Generation, newest_generation
 from ebpflb.errors import PinError
 from ebpflb.lab import Lab, LabNode
 from ebpflb.model.address import WILDCARD, Protocol, family_of, format_address
-from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.model.plan import Frontend, FrontendKey
 from ebpflb.source.manifest import parse_manifest
 from tests.builders import service_cidr_manifest

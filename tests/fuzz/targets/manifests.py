@@ -10,7 +10,8 @@ import yaml
 
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.service import ServiceName
 from ebpflb.source.decode import decode
 from ebpflb.source.manifest import parse_manifest

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ebpflb.from_json import JsonError, from_json
-from ebpflb.model.changes import Kind
+from ebpflb.model.objects.kinds import Kind
 from ebpflb.source.api_objects import Item, event_of
 from tests.builders import NODE
 from tests.fuzz.targets import Play, Target

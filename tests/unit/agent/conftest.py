@@ -10,8 +10,9 @@ from msgspec import to_builtins
 from ebpflb.agent.loop import Agent, Periods
 from ebpflb.agent.observers import Observers
 from ebpflb.model.agent_report import NetworkReport
-from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.health_check import HealthCheck
+from ebpflb.model.objects.kinds import ApiObject, ObjectKey, key_of
 from ebpflb.model.plan import NO_DEFAULTS, Defaults
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.health import Health

@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from ebpflb.errors import LoadError
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.source.interface import Announcement
 from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
 

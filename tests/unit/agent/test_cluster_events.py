@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ebpflb.agent.loop import COMPARE_SECONDS, Wakeup
-from ebpflb.model.changes import ApiObject, Kind, ObjectKey, key_of
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.source.interface import SourceEvent
 from tests.builders import NODE, OTHER_NODE, endpoint, endpoint_slice, node, service
 

@@ -5,8 +5,8 @@ import pytest
 
 from ebpflb.agent.loop import LISTEN_SECONDS, Wakeup
 from ebpflb.model.address import Family
-from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.health_check import HealthCheck
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.interface import Announcement
 from tests.builders import NODE, endpoint, endpoint_slice, service, service_port, terminating

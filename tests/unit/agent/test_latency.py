@@ -7,7 +7,7 @@ import pytest
 
 from ebpflb.errors import LoadError
 from ebpflb.model.address import Family
-from ebpflb.model.changes import ApiObject
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.metrics.programming_latency import Delay, ProgrammingLatency
 from ebpflb.source.interface import SourceEvent, Trigger

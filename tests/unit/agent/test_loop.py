@@ -19,7 +19,7 @@ from ebpflb.agent.loop import (
     Wakeup,
 )
 from ebpflb.errors import AttachError, LoadError, ProbeError
-from ebpflb.model.changes import ApiObject
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.model.service import ServiceCidr
 from ebpflb.observe.health import PATIENCE_SECONDS
 from tests.builders import endpoint, endpoint_slice, node, service, service_port

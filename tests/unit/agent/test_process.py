@@ -25,9 +25,9 @@ from ebpflb.cli.agent_client import stream
 from ebpflb.config.settings import load_settings
 from ebpflb.errors import ConfigError
 from ebpflb.model.agent_report import NetworkReport, WayReport
-from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.compact import from_compact
 from ebpflb.model.compact.frontends import form_decoder, rows_decoder
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.observe.flows import pipeline
 from ebpflb.observe.http.query_port import QueryPort
 from ebpflb.source.interface import Announcement

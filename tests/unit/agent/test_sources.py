@@ -14,7 +14,7 @@ from ebpflb.agent.sources import ApiServerSource, ManifestSource, selection_of, 
 from ebpflb.config.settings import Settings, load_settings
 from ebpflb.dataplane.load import compile_cache
 from ebpflb.errors import ConfigError
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.source.api import Api, ApiRequest
 from ebpflb.source.api_objects import Item, items_of
 from ebpflb.source.api_types import ListMetadata

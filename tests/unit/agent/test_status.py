@@ -4,7 +4,7 @@
 import os
 
 from ebpflb.model.admission.tables import MOST_OF_NAMESPACE
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler
 from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service, service_port

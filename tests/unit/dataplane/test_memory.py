@@ -149,6 +149,6 @@ def test_keys_and_values_of_another_size_are_refused(name: str):
 
 def test_the_value_of_a_per_cpu_map_has_all_cpus_side_by_side():
     table = memory_maps(cpus=3)["lb_count_front"]
-    assert (table.cpus, table.value_size) == (3, 3 * 72)
-    table.update(word(7), bytes(range(216)))
-    assert table.lookup(word(7)) == bytes(range(216))
+    assert (table.cpus, table.value_size) == (3, 3 * 80)
+    table.update(word(7), bytes(range(240)))
+    assert table.lookup(word(7)) == bytes(range(240))

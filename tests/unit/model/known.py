@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that knows some objects."""
 
-from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import ApiObject
 from tests.builders import NODE
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from ebpflb.model.address import Family
 from ebpflb.model.admission.claims import Conflict
-from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.plan import Defaults, frontend_keys, plan_service
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Dsr, Service, ServiceCidr, ServiceName

@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ebpflb.model.changes import ApiObject, Changes, ObjectKey, ServiceNames, key_of
+from ebpflb.model.changes import Changes, ServiceNames
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ApiObject, ObjectKey, key_of
 from ebpflb.model.plan import Frontend, FrontendKey, frontend_keys, plan_service
 from ebpflb.model.service import Service, ServiceName
 from tests.builders import NODE, node

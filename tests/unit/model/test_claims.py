@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ebpflb.model.admission.claims import Conflict
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.plan import frontend_keys
 from ebpflb.model.service import Service, ServiceName
 from tests.builders import address, service, service_port

@@ -4,9 +4,10 @@
 import pytest
 
 from ebpflb.model.address import Family, Protocol
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import SlicePort
 from ebpflb.model.health_check import health_check
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.service import ServiceName
 from tests.builders import (
     NODE,

@@ -7,8 +7,9 @@ import pytest
 
 from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.model.address import Protocol
-from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import SlicePort
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.pod import PodNamespace
 from ebpflb.model.selection import EVERYTHING, PROXY_LABEL, Selection
 from ebpflb.model.service import Labels, Service, ServiceCidr, ServiceName, TrafficPolicy

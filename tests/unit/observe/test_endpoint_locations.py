@@ -4,9 +4,9 @@ from cProfile import Profile
 import pytest
 
 from ebpflb.model.address import Family, parse_address
-from ebpflb.model.changes import ObjectKey, key_of
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ObjectKey, key_of
 from ebpflb.model.pod import NOBODY, NamedPod
 from ebpflb.observe.endpoint_locations import EndpointLocation, EndpointLocations
 from ebpflb.source.interface import SourceEvent

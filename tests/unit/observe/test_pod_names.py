@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from ebpflb.model.changes import key_of
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.pod import NOBODY, NamedPod, Pod
 from ebpflb.observe.endpoint_locations import EndpointLocations
 from ebpflb.observe.pod_names import PodNames

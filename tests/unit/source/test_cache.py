@@ -10,7 +10,7 @@ import pytest
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family
-from ebpflb.model.changes import ApiObject, Kind, ObjectKey
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey
 from ebpflb.model.service import ServiceName
 from ebpflb.source.api_objects import Item, item_of
 from ebpflb.source.api_types import Fields

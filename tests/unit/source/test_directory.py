@@ -16,8 +16,8 @@ import pytest
 
 from ebpflb.errors import SourceError
 from ebpflb.model.address import format_address
-from ebpflb.model.changes import key_of
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.service import Service
 from ebpflb.source import directory
 from ebpflb.source.directory import DirectorySource

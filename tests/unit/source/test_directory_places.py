@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ebpflb.model.changes import key_of
 from ebpflb.model.endpoint import EndpointSlice
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.source import directory
 from ebpflb.source.interface import SourceEvent
 from ebpflb.source.watch import Watch

@@ -4,7 +4,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ebpflb.model.changes import ApiObject, ObjectKey, key_of
+from ebpflb.model.objects.kinds import ApiObject, ObjectKey, key_of
 from ebpflb.source.manifest import Inventory, Objects
 from tests.builders import node, service, service_port
 

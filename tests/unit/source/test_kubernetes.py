@@ -10,7 +10,7 @@ import pytest
 from ebpflb.config.label_selector import parse_label_selector
 from ebpflb.errors import SourceError
 from ebpflb.model.address import Family
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.pod import PodNamespace
 from ebpflb.model.selection import EVERYTHING, Selection
 from ebpflb.model.service import ServiceCidr, ServiceName

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import Kind, ObjectKey
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.source.api import ApiRequest
 from ebpflb.source.interface import Announcement
 from ebpflb.source.kubernetes_events import Announcer

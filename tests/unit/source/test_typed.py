@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from ebpflb.from_json import from_json
-from ebpflb.model.changes import Kind
+from ebpflb.model.objects.kinds import Kind
 from ebpflb.source.api_types import API_TYPES, PodMetadata, ServiceObject, ServiceObjectSpec
 from ebpflb.source.typed import FieldError, checked, quickly
 from tests.odd_object import odd

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import Kind
+from ebpflb.model.objects.kinds import Kind
 from ebpflb.model.selection import PROXY_LABEL
 from ebpflb.source.decode import decode
 from tests.builders import Manifest, node_manifest, service_manifest, slice_manifest

@@ -19,10 +19,11 @@ from ebpflb.dataplane.explain.question import ExplainQuestion
 from ebpflb.dataplane.explain.steps import NO_LOCAL_PASSES
 from ebpflb.errors import ConfigError, QueryError
 from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress
-from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionChange, Ejections
 from ebpflb.model.explain import wanted
 from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.observe.served.kept_changes import KeptChanges

@@ -8,7 +8,8 @@ import pytest
 
 from ebpflb.model.address import Protocol, SocketAddress, format_address
 from ebpflb.model.admission.addresses import AddressRules, RefusalReason
-from ebpflb.model.changes import ApiObject, Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.service import API_SERVER, Service, ServiceCidr, ServiceName
 from tests.builders import (

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ebpflb.model.admission.tables import MOST_OF_NAMESPACE, MOST_TABLE_SLOTS
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Service, ServiceName, TrafficPolicy
 from ebpflb.words.scheduler import TABLE_SIZE, Scheduler

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.model.address import Address
-from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import Service, ServiceName, ServicePort, ServicePortName
 from ebpflb.model.traffic_policy import has_usable

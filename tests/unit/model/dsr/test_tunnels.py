@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebpflb.model.address import Address, Family, family_of, format_address
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.dsr import Peer, Reachability, Tunnels
 from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.plan import Defaults, Frontend, plan_service
 from ebpflb.model.service import Dsr, ServiceName
 from tests.builders import (

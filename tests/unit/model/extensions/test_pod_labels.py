@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.endpoint import EndpointSlice
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.extensions.weights import Share, Weights
+from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Service, ServiceName
 from ebpflb.words.annotations import WEIGHTS

@@ -10,8 +10,9 @@ from ebpflb.dataplane.layout.enums import FlowEvent, FlowPath
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.dataplane.layout.structs import FLOW_RECORD_VERSION, LbAddr
 from ebpflb.errors import MapError
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.flow import Flow, read_flow, time_of_id
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.metrics.latency import ServiceLatency

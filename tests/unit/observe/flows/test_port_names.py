@@ -3,7 +3,8 @@ import pytest
 
 from ebpflb.dataplane.layout.records import pack_name
 from ebpflb.model.address import Protocol
-from ebpflb.model.changes import Changes, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import key_of
 from ebpflb.observe.flows.flow_log import PortNames
 from tests.builders import NODE, address, endpoint, endpoint_slice, port_name, service
 

@@ -7,7 +7,8 @@ import pytest
 
 from ebpflb.dataplane.layout.enums import FlowEvent
 from ebpflb.dataplane.layout.records import pack_name
-from ebpflb.model.changes import Changes, Kind, ObjectKey, key_of
+from ebpflb.model.changes import Changes
+from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.pod import Pod
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.kept_flows import KeptFlows

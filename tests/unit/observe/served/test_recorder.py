@@ -12,8 +12,9 @@ import pytest
 from ebpflb.config.moment import rfc3339_ns
 from ebpflb.errors import QueryError
 from ebpflb.model.address import SocketAddress
-from ebpflb.model.changes import ApiObject, Changes, ObjectKey, key_of
+from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionChange
+from ebpflb.model.objects.kinds import ApiObject, ObjectKey, key_of
 from ebpflb.model.pod import Pod
 from ebpflb.observe.served import recorder as recording
 from ebpflb.observe.served.kept_changes import KeptChanges

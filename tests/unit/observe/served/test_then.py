@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ebpflb.model.address import format_address
-from ebpflb.model.changes import ApiObject, Changes
+from ebpflb.model.changes import Changes
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.extensions.weights import Weights
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.model.service import ServiceName
 from ebpflb.observe.served.kept_changes import KeptChanges
 from ebpflb.observe.served.records import ServedRecord, line_of, read_name, read_record

@@ -9,8 +9,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject, Changes, Kind
+from ebpflb.model.changes import Changes
 from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.objects.kinds import ApiObject, Kind
 from ebpflb.source.api import ApiRequest, WatchStream
 from ebpflb.source.api_objects import Item, WatchEvent, event_of, item_of
 from ebpflb.source.api_types import Fields, ListMetadata

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import Changes, Kind, ObjectKey
+from ebpflb.model.changes import Changes
 from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.source.api import ExpiredError, RefusedError
 from ebpflb.source.extensions.pod_labels import LabelCache
 from ebpflb.source.reflector import Reflector

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import Kind, ObjectKey
 from ebpflb.model.extensions.pod_labels import PodLabels
+from ebpflb.model.objects.kinds import Kind, ObjectKey
 from ebpflb.model.pod import Pod
 from ebpflb.source.decode import decode
 from ebpflb.source.manifest import parse_manifest

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from ebpflb.model.changes import ApiObject, Kind, key_of
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.node import Node
+from ebpflb.model.objects.kinds import ApiObject, Kind, key_of
 from ebpflb.model.pod import Pod, PodNamespace
 from ebpflb.model.service import Service, ServiceName
 from ebpflb.source.api_types import API_VERSIONS

@@ -11,7 +11,7 @@ from queue import Empty, Queue
 
 import pytest
 
-from ebpflb.model.changes import ApiObject, Kind, key_of
+from ebpflb.model.objects.kinds import ApiObject, Kind, key_of
 from ebpflb.source import last_state
 from ebpflb.source.interface import SourceEvent
 from ebpflb.source.kubernetes import KubernetesSource

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.model.changes import ApiObject
+from ebpflb.model.objects.kinds import ApiObject
 from ebpflb.source.state_file import StateFile
 from tests.builders import endpoint, endpoint_slice, node, service
 
