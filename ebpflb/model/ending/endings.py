@@ -29,6 +29,8 @@ from ebpflb.model.service import Service, ServiceName, ServicePortName
 _TOLERANCE = Fraction(11, 10)
 # The rate is kept over this time.
 _BURST_SECONDS = 10.0
+# Clients connect when they next need to; so long they are counted as if they had.
+_RETURN_SECONDS = 60.0
 
 
 class EndReason(StrEnum):
@@ -70,11 +72,20 @@ class _Offer(NamedTuple):
 
 
 class _Peers(NamedTuple):
-    """Connections that could have the same endpoints, by weight. grown: when the last one came."""
+    """Connections that could have the same endpoints, by weight. grown: when the last one came.
+
+    ended: how many of the Service were ended of late.
+    """
 
     weights: Mapping[SocketAddress, int]
     grown: float
     held: list[HeldConnection]
+    ended: int
+
+    @property
+    def away(self) -> int:
+        """Ended, and their clients have not come back."""
+        return max(0, self.ended - sum(each.age < _RETURN_SECONDS for each in self.held))
 
 
 class Endings:
@@ -84,6 +95,8 @@ class Endings:
         self._offers: dict[ServiceName, dict[tuple[FrontendKey, bool], _Offer]] = {}
         # How many connections of a Service may be ended, as of when.
         self._credit: dict[ServiceName, tuple[float, float]] = {}
+        # When the rules ended connections.
+        self._ended: dict[ServiceName, list[float]] = {}
 
     def choose(
         self,
@@ -97,7 +110,9 @@ class Endings:
         rules = service.annotated.ending
         if rules is None or not frontends:
             return []
-        self._follow(service.name, frontends, now)
+        name = service.name
+        self._follow(name, frontends, now)
+        ended = [each for each in self._ended.get(name, ()) if now - each < _RETURN_SECONDS]
         gone, wanted = list[Ending](), list[Ending]()
         for port, places in _places(service, slices).items():
             mine = held.get(port, ())
@@ -105,14 +120,17 @@ class Endings:
                 lost = (each for each in mine if each.backend not in places)
                 gone += (Ending(port, each, EndReason.GONE, 0) for each in lost)
             there = (each for each in mine if each.backend in places)
-            for peers in self._peers(service.name, port, frontends, there):
+            for peers in self._peers(port, frontends, there, len(ended)):
                 due = _due(peers, rules, now)
                 wanted += (Ending(port, each, reason, rules.idle) for each, reason in due)
-        return gone + wanted[: self._take(service.name, rules, len(wanted), now)]
+        taken = wanted[: self._take(name, rules, len(wanted), now)]
+        self._ended[name] = ended + [now] * len(taken)
+        return gone + taken
 
     def keep(self, names: Collection[ServiceName]) -> None:
         """Forget all other Services."""
         self._credit = {name: each for name, each in self._credit.items() if name in names}
+        self._ended = {name: each for name, each in self._ended.items() if name in names}
         self._offers = {name: each for name, each in self._offers.items() if name in names}
 
     def _follow(self, name: ServiceName, frontends: Iterable[Frontend], now: float) -> None:
@@ -128,10 +146,10 @@ class Endings:
 
     def _peers(
         self,
-        name: ServiceName,
         port: ServicePortName,
         frontends: Iterable[Frontend],
         held: Iterable[HeldConnection],
+        ended: int,
     ) -> Iterable[_Peers]:
         own = {each.key: each for each in frontends if each.service == port}
         found: dict[frozenset[SocketAddress], _Peers] = {}
@@ -139,10 +157,10 @@ class Endings:
             frontend = _addressed(own, each.frontend, port.protocol)
             if frontend is None:
                 continue
-            offer = self._offers[name][frontend.key, each.is_outside]
+            offer = self._offers[ServiceName(*port[:2])][frontend.key, each.is_outside]
             if offer.places not in found:
                 weights = _weights(frontend, is_outside=each.is_outside)
-                found[offer.places] = _Peers(weights, offer.grown, [])
+                found[offer.places] = _Peers(weights, offer.grown, [], ended)
             found[offer.places].held.append(each)
         return found.values()
 
@@ -205,7 +223,7 @@ def _surplus(
     while more than a tenth of all connections, and more than one, are above their shares.
     """
     counts = Counter(each.backend for each in peers.held if each.backend in peers.weights)
-    connections, total = counts.total(), sum(peers.weights.values())
+    connections, total = counts.total() + peers.away, sum(peers.weights.values())
     shares = {at: Fraction(connections * each, total) for at, each in peers.weights.items()}
     above = sum((max(Fraction(0), count - shares[at]) for at, count in counts.items()), Fraction(0))
     found = set()

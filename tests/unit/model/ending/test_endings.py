@@ -113,6 +113,24 @@ def test_small_shares_are_not_all_rounded_up():
     assert web.ended().total() == 3
 
 
+def test_clients_that_were_ended_are_expected_back_for_a_minute():
+    web = Node(pods(1, 2), rebalance=FAST)
+    web.open(1, 60)
+    assert web.ended().total() == 27
+    assert not web.ended()
+    web.open(2, 27, age=1)
+    web.wait(30)
+    assert not web.ended()
+
+
+def test_clients_that_do_not_come_back_do_not_count():
+    web = Node(pods(1, 2), rebalance=FAST)
+    web.open(1, 60)
+    assert web.ended().total() == 27
+    web.wait(60)
+    assert web.ended().total() == 14
+
+
 def test_the_oldest_go_first_and_none_that_is_busy():
     web = Node(pods(1, 2), rebalance=Rebalance(30, 60))
     web.open(1, age=50)
