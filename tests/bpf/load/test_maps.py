@@ -219,12 +219,12 @@ def contents(maps: MapSet) -> dict[str, list[tuple[bytes, bytes]]]:
 def test_counters_of_all_cpus_are_added(maps: MapSet):
     Sync(maps).apply(by_service(frontend(choice=backends("10.1.0.1"))))
     cpus = libbpf.possible_cpus()
-    value = b"".join(pack("=9Q", 1, cpu, *range(7)) for cpu in range(cpus))
+    value = b"".join(pack("=10Q", 1, cpu, *range(8)) for cpu in range(cpus))
     maps["lb_count_back"].update(bytes(4), value)
     snapshot = read_snapshot(maps)
     ((backend,),) = snapshot.backends.values()
     assert snapshot.counts_of_backend(backend) == Counts(
-        cpus, sum(range(cpus)), *(cpus * each for each in range(7))
+        cpus, sum(range(cpus)), *(cpus * each for each in range(8))
     )
 
 
