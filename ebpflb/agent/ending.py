@@ -18,8 +18,10 @@ _log = logging.getLogger("ebpflb.agent")
 
 # A pass looks into all network namespaces.
 _PERIOD_SECONDS = 10.0
-# After a change, if endpoints may be gone whose connections are to be reset; and after some ended.
+# After a change, if endpoints may be gone whose connections are to be reset.
 _PAUSE_SECONDS = 1.0
+# After some were ended: their clients have connected anew, and may have got the same endpoints.
+_AGAIN_SECONDS = 2.0
 
 
 class EndingConnections:
@@ -61,7 +63,7 @@ class EndingConnections:
         wait = _PERIOD_SECONDS
         try:
             if self._end(services):
-                wait = _PAUSE_SECONDS
+                wait = _AGAIN_SECONDS
         except EbpflbError as error:
             if not self._is_failing:
                 _log.error("%s", error, extra=fields(again_in_seconds=wait))

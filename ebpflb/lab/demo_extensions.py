@@ -22,7 +22,11 @@ BACKED = ServiceSpec(
 WEIGHTED = ServiceSpec("weighted", 28, "NodePort", node_port=30106)
 RETRIED = ServiceSpec("retried", 29, annotations={"retry": "true"})
 NOT_RETRIED = ServiceSpec("not-retried", 30)
-EVEN = ServiceSpec("even", 31, annotations={"rebalance": "idle 1s, 6000/min"})
+EVEN = ServiceSpec(
+    "even",
+    31,
+    annotations={"rebalance": "idle 1s, 6000/min", "scheduler": "least-connections"},
+)
 
 _MANY_QUESTIONS = 1000
 # Of so many, a tenth differs by more once in 10^10 runs.

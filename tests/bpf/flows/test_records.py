@@ -197,6 +197,8 @@ def test_what_is_refused_at_the_socket_is_reported(
 def test_a_udp_socket_of_the_host_that_connects_is_not_refused_yet(
     datapath: Datapath, ring: Ring, asker: Asker, machine: Node, udp: Kind
 ):
+    # Earlier tests may have had a node's address with the same last bits.
+    datapath.clear("lb_dest_filter")
     with machine.entered():
         say_who_asks(datapath.maps, NetnsFlag.LB_NETNS_HOST)
     frontend = cluster_ip(datapath, udp, [])
