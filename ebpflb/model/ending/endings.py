@@ -19,7 +19,7 @@ from hashlib import blake2b
 from math import ceil, inf
 from typing import NamedTuple
 
-from ebpflb.model.address import WILDCARD, Protocol, SocketAddress, family_of
+from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress, family_of
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
 from ebpflb.model.extensions.lifetime import EndingRules, MaxAge, OnEndpointGone
 from ebpflb.model.plan import Frontend, FrontendKey, place_of
@@ -74,7 +74,7 @@ class _Offer(NamedTuple):
 class _Peers(NamedTuple):
     """Connections that could have the same endpoints, by weight. grown: when the last one came.
 
-    ended: how many of the Service were ended of late.
+    ended: how many of the port and the family were ended of late.
     """
 
     weights: Mapping[SocketAddress, int]
@@ -88,6 +88,14 @@ class _Peers(NamedTuple):
         return max(0, self.ended - sum(each.age < _RETURN_SECONDS for each in self.held))
 
 
+_Ends = tuple[ServicePortName, Family]
+"""Of a connection."""
+
+
+def _ends_of(port: ServicePortName, held: HeldConnection) -> _Ends:
+    return port, family_of(held.backend.address)
+
+
 class Endings:
     """Chooses connections, within the rate of each Service."""
 
@@ -95,8 +103,8 @@ class Endings:
         self._offers: dict[ServiceName, dict[tuple[FrontendKey, bool], _Offer]] = {}
         # How many connections of a Service may be ended, as of when.
         self._credit: dict[ServiceName, tuple[float, float]] = {}
-        # When the rules ended connections.
-        self._ended: dict[ServiceName, list[float]] = {}
+        # When the rules ended connections, and to which endpoints.
+        self._ended: dict[ServiceName, list[tuple[float, _Ends]]] = {}
 
     def choose(
         self,
@@ -112,7 +120,8 @@ class Endings:
             return []
         name = service.name
         self._follow(name, frontends, now)
-        ended = [each for each in self._ended.get(name, ()) if now - each < _RETURN_SECONDS]
+        ended = [each for each in self._ended.get(name, ()) if now - each[0] < _RETURN_SECONDS]
+        counts = Counter(ends for _, ends in ended)
         gone, wanted = list[Ending](), list[Ending]()
         for port, places in _places(service, slices).items():
             mine = held.get(port, ())
@@ -120,11 +129,11 @@ class Endings:
                 lost = (each for each in mine if each.backend not in places)
                 gone += (Ending(port, each, EndReason.GONE, 0) for each in lost)
             there = (each for each in mine if each.backend in places)
-            for peers in self._peers(port, frontends, there, len(ended)):
+            for peers in self._peers(port, frontends, there, counts):
                 due = _due(peers, rules, now)
                 wanted += (Ending(port, each, reason, rules.idle) for each, reason in due)
         taken = wanted[: self._take(name, rules, len(wanted), now)]
-        self._ended[name] = ended + [now] * len(taken)
+        self._ended[name] = ended + [(now, _ends_of(each.port, each.connection)) for each in taken]
         return gone + taken
 
     def keep(self, names: Collection[ServiceName]) -> None:
@@ -149,7 +158,7 @@ class Endings:
         port: ServicePortName,
         frontends: Iterable[Frontend],
         held: Iterable[HeldConnection],
-        ended: int,
+        ended: Mapping[_Ends, int],
     ) -> Iterable[_Peers]:
         own = {each.key: each for each in frontends if each.service == port}
         found: dict[frozenset[SocketAddress], _Peers] = {}
@@ -160,7 +169,8 @@ class Endings:
             offer = self._offers[ServiceName(*port[:2])][frontend.key, each.is_outside]
             if offer.places not in found:
                 weights = _weights(frontend, is_outside=each.is_outside)
-                found[offer.places] = _Peers(weights, offer.grown, [], ended)
+                away = ended.get(_ends_of(port, each), 0)
+                found[offer.places] = _Peers(weights, offer.grown, [], away)
             found[offer.places].held.append(each)
         return found.values()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ebpflb.model.address import SocketAddress
+from ebpflb.model.address import Family, SocketAddress
 from ebpflb.model.ending.endings import Ending, Endings, EndReason, HeldConnection
 from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
@@ -46,7 +46,9 @@ class Node:
     """Connections of one node to default/web; a client whose connection ends does not return."""
 
     def __init__(self, endpoints: list[Endpoint], *, port: Any = None, **annotated: Any) -> None:
-        self.service = service("web", port or service_port(), **annotated)
+        ports = port if isinstance(port, tuple) else (port or service_port(),)
+        self.service = service("web", *ports, **annotated)
+        self.endpoints_6: list[Endpoint] = []
         self.endpoints = endpoints
         self.endings = Endings()
         self.held: list[HeldConnection] = []
@@ -66,6 +68,8 @@ class Node:
 
     def look(self) -> list[Ending]:
         pieces = [endpoint_slice("web-1", *self.endpoints)]
+        if self.endpoints_6:
+            pieces.append(endpoint_slice("web-2", *self.endpoints_6, family=Family.IPV6))
         return self.endings.choose(
             self.service,
             plan_service(self.service, pieces, node()),
@@ -121,6 +125,20 @@ def test_clients_that_were_ended_are_expected_back_for_a_minute():
     web.open(2, 27, age=1)
     web.wait(30)
     assert not web.ended()
+
+
+def test_those_of_the_other_family_are_not_expected():
+    six = service_port("fd00:96::1")
+    web = Node(pods(1, 2), port=(service_port(), six), rebalance=FAST)
+    web.open(1, 60)
+    assert web.ended().total() == 27
+    web.held = []
+    web.endpoints_6 = [endpoint(f"fd01::{each}", NODE) for each in (1, 2)]
+    vip = SocketAddress(six.cluster_ip, 80)
+    for number in range(12):
+        place_6 = SocketAddress(address("fd01::1"), 8080)
+        web.held.append(HeldConnection(number, vip, False, place_6, 50.0, 40.0))
+    assert web.ended().total() == 5
 
 
 def test_clients_that_do_not_come_back_do_not_count():
