@@ -15,10 +15,10 @@ from ebpflb.dataplane.layout.records import (
     BackendRecord,
     pack_index,
     pack_open,
-    unpack_open,
 )
 from ebpflb.dataplane.layout.structs import LbDesc
 from ebpflb.dataplane.services.mirror import Mirror
+from ebpflb.dataplane.services.open_counts import open_of
 
 _COUNTS_OPEN = int(DescFlag.LB_DESC_COUNTS_OPEN)
 
@@ -37,11 +37,11 @@ def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
     if not backends:
         return 0
     counts = maps["lb_open"]
-    before = {index: _count_of(maps, index) for index, _ in backends}
+    before = {index: open_of(maps, index) for index, _ in backends}
     uses = count()
     changed = 0
     for index, serial in backends:
-        now = _count_of(maps, index)
+        now = open_of(maps, index)
         low, high = sorted((before[index], now))
         used = uses.get((index, serial), 0)
         half = _half_of(used - min(max(used, low), high))
@@ -55,10 +55,6 @@ def _half_of(distance: int) -> int:
     """Rounded away from zero, so that the last steps reach the target."""
     half = (abs(distance) + 1) // 2
     return half if distance > 0 else -half
-
-
-def _count_of(maps: MapSet, index: int) -> int:
-    return unpack_open(maps["lb_open"].lookup(pack_index(index)) or b"")
 
 
 def _counted_backends(maps: MapSet) -> Iterator[tuple[int, int]]:
