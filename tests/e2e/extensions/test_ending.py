@@ -12,7 +12,7 @@ import pytest
 
 from ebpflb.lab import Member
 from ebpflb.lab.manifests import ServiceSpec
-from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import metric
 from tests.e2e.harness.sockets import connected, exchange
 from tests.e2e.harness.waiting import wait_until
@@ -63,13 +63,6 @@ class Pool:
             self.connections.append(self._open())
 
 
-def way(cluster: Cluster, spec: ServiceSpec, source: str, version: int) -> tuple[Member, str, int]:
-    lab = cluster.lab
-    if source == "client":
-        return lab.client, address_of(lab.node("node1"), version), spec.node_port
-    return lab.member(source), lab.cluster_ip(spec.number, version), spec.port
-
-
 @pytest.fixture
 def pools(cluster: Cluster) -> Iterator[ExitStack]:
     with ExitStack() as stack:
@@ -79,7 +72,7 @@ def pools(cluster: Cluster) -> Iterator[ExitStack]:
 def pool_to(
     cluster: Cluster, pools: ExitStack, spec: ServiceSpec, source: str, version: int
 ) -> Pool:
-    return Pool(pools, *way(cluster, spec, source, version))
+    return Pool(pools, *cluster.way(spec, source, version))
 
 
 EVEN = {"rebalance": "idle 1s, 6000/min"}

@@ -12,7 +12,7 @@ from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.words.annotations import SCHEDULER, SLICE_WEIGHT
 from ebpflb.words.scheduler import Scheduler
 from tests.bpf.services.chance import is_likely
-from tests.e2e.harness.cluster import Cluster, address_of
+from tests.e2e.harness.cluster import Cluster
 from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.loads import none_fails
 from tests.e2e.harness.questions import PROTOCOLS, answers, pods_at
@@ -42,18 +42,6 @@ def weigh(
     return spec
 
 
-def ways(cluster: Cluster, spec: ServiceSpec) -> list[tuple[Member, str, int]]:
-    """From a pod, a process of the node and outside, in every family."""
-    lab = cluster.lab
-    node = lab.node("node1")
-    found: list[tuple[Member, str, int]] = []
-    for version in cluster.versions:
-        service = (lab.cluster_ip(spec.number, version), spec.port)
-        found += [(lab.pod("pod-1-1"), *service), (node, *service)]
-        found += [(lab.client, address_of(node, version), spec.node_port)]
-    return found
-
-
 def of_canary(way: tuple[Member, str, int], protocol: str) -> int:
     """How many of new connections reach the new version."""
     counts = Counter(each["pod"] for each in answers(*way, protocol, TIMES))
@@ -63,10 +51,10 @@ def of_canary(way: tuple[Member, str, int], protocol: str) -> int:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_canary_gets_its_share_and_then_everything(cluster, protocol):
     spec = weigh(cluster, cluster.new(), 90, 10)
-    for way in ways(cluster, spec):
+    for way in cluster.ways(spec):
         assert is_likely(of_canary(way, protocol), TIMES, 0.1), way
     weigh(cluster, spec, 0, 100)
-    for way in ways(cluster, spec):
+    for way in cluster.ways(spec):
         assert of_canary(way, protocol) == TIMES, way
 
 
@@ -77,7 +65,7 @@ OTHERS = [each for each in Scheduler if each not in (Scheduler.RANDOM, Scheduler
 @pytest.mark.parametrize("scheduler", OTHERS)
 def test_by_every_scheduler(cluster, scheduler):
     spec = weigh(cluster, cluster.new(), 75, 25, scheduler)
-    for way in ways(cluster, spec):
+    for way in cluster.ways(spec):
         if scheduler is Scheduler.SOURCE_HASH:
             assert of_canary(way, "tcp") in (0, TIMES)
         else:
@@ -96,7 +84,7 @@ def test_a_change_of_weights_keeps_every_open_connection(cluster, lab):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_with_weight_0_what_is_open_stays(cluster, lab, protocol):
     spec = weigh(cluster, cluster.new(), 100, 0)
-    for member, address, port in ways(cluster, spec):
+    for member, address, port in cluster.ways(spec):
         with connected(member, address, port, protocol) as made:
             first = exchange(made)
             assert first in OLD

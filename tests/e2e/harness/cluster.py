@@ -109,6 +109,17 @@ class Cluster:
         """The ClusterIPs, one for each family."""
         return [self.lab.cluster_ip(spec.number, version) for version in self.versions]
 
+    def way(self, spec: ServiceSpec, source: str, version: int) -> tuple[Member, str, int]:
+        """To a Service: `client` asks its NodePort at node1, other members its ClusterIP."""
+        if source == "client":
+            return self.lab.client, address_of(self.lab.node("node1"), version), spec.node_port
+        return self.lab.member(source), self.lab.cluster_ip(spec.number, version), spec.port
+
+    def ways(self, spec: ServiceSpec) -> list[tuple[Member, str, int]]:
+        """From a pod, a process of the node and outside, in every family."""
+        sources = ("pod-1-1", "node1", "client")
+        return [self.way(spec, source, version) for version in self.versions for source in sources]
+
     def backend(self, spec: ServiceSpec, pod: Member, node: str = "node1") -> Counts:
         """A node's counters for a pod behind the NodePort, TCP of the primary family."""
         maps = pinned_maps(self.lab.node(node))

@@ -42,36 +42,24 @@ def scheduled(cluster: Cluster, scheduler: str) -> ServiceSpec:
     return spec
 
 
-def ways(cluster: Cluster, spec: ServiceSpec) -> list[tuple[Member, str, int]]:
-    """From a pod, a process of the node and outside, in every family."""
-    lab = cluster.lab
-    node = lab.node("node1")
-    found: list[tuple[Member, str, int]] = []
-    for version in cluster.versions:
-        service = (lab.cluster_ip(spec.number, version), spec.port)
-        found += [(lab.pod("pod-1-1"), *service), (node, *service)]
-        found += [(lab.client, address_of(node, version), spec.node_port)]
-    return found
-
-
 def asked(member: Member, address: str, port: int, protocol: str) -> list[str]:
     """The pods that reply to consecutive connections."""
     return [each["pod"] for each in answers(member, address, port, protocol, TIMES)]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_pods_answer_in_turn(cluster, lab, protocol):
+def test_pods_answer_in_turn(cluster: Cluster, lab, protocol):
     spec = scheduled(cluster, "round-robin")
-    for way in ways(cluster, spec):
+    for way in cluster.ways(spec):
         pods = asked(*way, protocol)
         assert set(Counter(pods).values()) == {TIMES // len(lab.pods)}
         assert all(one != other for one, other in pairwise(pods)), way
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_source_hash_keeps_a_client_at_its_pod(cluster, lab, protocol):
+def test_source_hash_keeps_a_client_at_its_pod(cluster: Cluster, lab, protocol):
     spec = scheduled(cluster, "source-hash")
-    for way in ways(cluster, spec):
+    for way in cluster.ways(spec):
         assert len(set(asked(*way, protocol))) == 1, way
 
 
@@ -110,7 +98,7 @@ def had_most(pods: list[str]) -> bool:
 def test_open_connections_are_counted_and_the_fullest_pod_gets_none(cluster, lab):
     spec = scheduled(cluster, "least-connections")
     node = lab.node("node1")
-    for member, address, port in ways(cluster, spec):
+    for member, address, port in cluster.ways(spec):
         wait_until(lambda: not any(open_connections(node, spec)), "no connection is open")
         with ExitStack() as held:
             pods: list[str] = []

@@ -20,7 +20,7 @@ from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.ejection import EjectionState
 from ebpflb.model.service import ServiceName
-from tests.e2e.harness.cluster import Cluster, address_of, started
+from tests.e2e.harness.cluster import Cluster, started
 from tests.e2e.harness.command import ebpflb, metric, status
 from tests.e2e.harness.in_force import pinned_maps
 from tests.e2e.harness.questions import REFUSED
@@ -63,10 +63,7 @@ class Way(NamedTuple):
 
 
 def way(cluster: Cluster, spec: ServiceSpec, source: str, version: int = 4) -> Way:
-    lab = cluster.lab
-    if source == "client":
-        return Way(lab.client, address_of(lab.node("node1"), version), spec.node_port)
-    return Way(lab.member(source), lab.cluster_ip(spec.number, version), spec.port)
+    return Way(*cluster.way(spec, source, version))
 
 
 def ask(way: Way, times: int = MANY) -> Counter[str]:
