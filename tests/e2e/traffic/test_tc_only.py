@@ -161,7 +161,7 @@ def test_it_stays_so_while_an_agent_starts(cluster, sidecar):
 UID = "5a0c1b2d-0001-4002-8003-00000000000a"
 # In a nested namespace the process itself has the address, and replies.
 _NESTED = """
-import ctypes, json, socket, subprocess, sys
+import ctypes, json, socket, subprocess, sys, time
 cgroup, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 open(cgroup + "/cgroup.procs", "w").write("0")
 assert not ctypes.CDLL(None, use_errno=True).unshare(0x40000000)
@@ -169,6 +169,12 @@ family = socket.AF_INET6 if ":" in address else socket.AF_INET
 own = ["ip", "addr", "add", address, "dev", "lo", *["nodad"] * (family == socket.AF_INET6)]
 for command in (["ip", "link", "set", "lo", "up"], own):
     subprocess.run(command, check=True)
+# The kernel adds the route to an address of IPv6 a little later.
+routes = ["ip", f"-{4 if family == socket.AF_INET else 6}", "route", "show", "table", "local"]
+deadline = time.monotonic() + 20
+while f"local {address} " not in subprocess.check_output(routes, text=True):
+    assert time.monotonic() < deadline, routes
+    time.sleep(0.01)
 def asked(kind, connects):
     with socket.socket(family, kind) as server, socket.socket(family, kind) as client:
         server.bind((address, port))
