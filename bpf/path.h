@@ -7,6 +7,7 @@
 #include "counters.h"
 #include "ct_match.h"
 #include "ct_state.h"
+#include "direct_udp.h"
 #include "dsr_error.h"
 #include "filter.h"
 #include "flow_begin.h"
@@ -267,7 +268,8 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 		lb_count_drop_at(LB_DROP_AT_POD, LB_DROP_TUNNEL);
 		return TC_ACT_SHOT;
 	}
-	if (!lb_filter_may_be_request(&summary, at->hook))
+	if (!lb_filter_may_be_request(&summary, at->hook) &&
+	    !lb_direct_udp_may_be(&summary, at->hook))
 		return TC_ACT_UNSPEC;
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
 		verdict = lb_tunnel_receive(skb, l2, &summary);
@@ -281,6 +283,8 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict)
 		verdict = lb_new_flow(skb, &pkt, at, &fib);
+	if (verdict == LB_PASS && at->hook == LB_HOOK_POD_INGRESS && pkt.tuple.proto == IPPROTO_UDP)
+		lb_direct_udp_sent(&pkt);
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
 		if (verdict == LB_TUNNEL && pkt.routing & LB_IS_RETURNED)
 			verdict = lb_tunnel_return(&fib, skb, &pkt);

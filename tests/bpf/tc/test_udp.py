@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDP specifics: no handshake, so time ends a flow; zero checksums; host sockets."""
+"""UDP specifics: no handshake, so time ends a flow; zero checksums; host sockets; other senders."""
 
 import socket
 import time
+from collections.abc import Sequence
 
 import pytest
 from scapy.layers.inet import UDP
 
-from ebpflb.dataplane.layout.enums import DropReason, IfEmptyCode
+from ebpflb.dataplane.layout.enums import DropReason, FlowEnd, FlowEvent, IfEmptyCode
 from ebpflb.dataplane.layout.structs import LbRange, LbTuple
 from ebpflb.model.address import Family
 from tests.bpf.harness.datapath import Datapath, Verdict, assert_untouched, flow_tuple, frontend_key
@@ -15,6 +16,7 @@ from tests.bpf.harness.loading import SIZES
 from tests.bpf.harness.node import Node
 from tests.bpf.harness.numbers import u32
 from tests.bpf.harness.packets import End, Kind, assert_same, built, changed, source_of, target_of
+from tests.bpf.harness.ring import Ring
 from tests.bpf.harness.services import (
     CLIENT_PORT,
     NODE_PORT,
@@ -342,3 +344,81 @@ def test_a_known_flow_goes_on_beside_a_connected_socket(
     peer_socket.connect(source_of(request))
     result = datapath.run("lb_host_ingress", request, ifindex=node.uplink.ifindex)
     assert result.verdict is Verdict.REDIRECT
+
+
+# A Service and its endpoint, asked from one port
+
+
+class Member:
+    """A pod with one unconnected socket, and the endpoint of a Service."""
+
+    def __init__(self, datapath: Datapath, kind: Kind) -> None:
+        self._datapath, self._kind = datapath, kind
+        self.endpoint, index = remote_backend(datapath, kind)
+        self.service = cluster_ip(datapath, kind, [index])
+
+    def ask_service(self) -> None:
+        packet = self._kind.frame(pod(self._kind), self.service)
+        assert target_of(self._datapath.run("lb_pod_ingress", packet).packet) == self.endpoint
+
+    def ask_endpoint(self) -> None:
+        packet = self._kind.frame(pod(self._kind), self.endpoint)
+        result = self._datapath.run("lb_pod_ingress", packet)
+        assert result.verdict is Verdict.PASS
+        assert_same(result.packet, packet)
+
+    def become_stream(self) -> None:
+        """Go on with the Service as if its flow had begun long ago."""
+        key = flow_tuple(pod(self._kind), self.service, self._kind.proto)
+        self._datapath.write_entry(key, created=1)
+        self.ask_service()
+
+    def hears(self, times: int = 1) -> Sequence[End]:
+        """From whom the endpoint's answers come."""
+        answer = self._kind.frame(self.endpoint, pod(self._kind))
+        results = [self._datapath.run("lb_pod_egress", answer) for _ in range(times)]
+        return [source_of(each.packet) for each in results]
+
+
+@pytest.fixture
+def member(datapath: Datapath, udp: Kind) -> Member:
+    return Member(datapath, udp)
+
+
+def test_who_asked_last_gets_the_answers(member: Member):
+    for _ in range(2):
+        member.ask_service()
+        assert member.hears(2) == [member.service] * 2
+        member.ask_endpoint()
+        assert member.hears(2) == [member.endpoint] * 2
+
+
+def test_streams_too(datapath: Datapath, member: Member):
+    member.ask_service()
+    assert member.hears() == [member.service]
+    member.become_stream()
+    assert len(list(datapath.maps["lb_ct_stream"].items())) == 2
+    member.ask_endpoint()
+    assert member.hears() == [member.endpoint]
+    assert not list(datapath.maps["lb_ct_stream"].items())
+
+
+def test_the_flow_to_the_service_ends(ring: Ring, member: Member):
+    member.ask_service()
+    member.ask_endpoint()
+    begun, ended = ring.take()
+    assert (begun.event, ended.event) == (FlowEvent.LB_FLOW_START, FlowEvent.LB_FLOW_END)
+    assert ended.end == FlowEnd.LB_END_REPLACED
+    assert (ended.client_port, ended.original.packets) == (begun.client_port, 1)
+
+
+def test_another_port_changes_nothing(datapath: Datapath, udp: Kind, member: Member):
+    member.ask_service()
+    before = datapath.short()
+    for source, target in (
+        (pod(udp, 40001), member.endpoint),
+        (pod(udp), member.endpoint._replace(port=member.endpoint.port + 1)),
+    ):
+        assert_untouched(datapath, "lb_pod_ingress", udp.frame(source, target))
+    assert datapath.short().keys() == before.keys()
+    assert member.hears() == [member.service]
