@@ -82,9 +82,9 @@ class Changes:
         self._service_cidrs: dict[str, ServiceCidr] = {}
         self._pods: dict[ObjectKey, Pod] = {}
         self._slices: dict[ServiceName, tuple[EndpointSlice, ...]] = {}
-        self._labelled = LabelledPods(self._slices, self.service)
         self.admission = Admission(rules)
         self.backups = Backups(self.service, self.slices)
+        self._labelled = LabelledPods(self._slices, self.service, self.backups.primaries)
         self._tables = TableBudget(defaults.scheduler, defaults.table_size)
         self._claims = Claims()
         self._watched: ServiceNames = set()

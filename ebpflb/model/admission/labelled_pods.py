@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Services that the labels of pods matter to."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from ebpflb.model.endpoint import EndpointSlice
@@ -17,14 +17,23 @@ _OF_PODS = Weights()
 class LabelledPods:
     """Finds the Services that labels and weights of pods matter to.
 
-    Those are the ones with weights, and of them those with a slice that names such a pod of their
-    own namespace.
+    Those are the ones with weights, or whose endpoints one with weights may be lent, and of them
+    those with a slice that names such a pod of their own namespace.
     """
 
-    def __init__(self, slices: Slices, service: Callable[[ServiceName], Service | None]) -> None:
-        """`slices`: of all Services, as they are when a method is called."""
+    def __init__(
+        self,
+        slices: Slices,
+        service: Callable[[ServiceName], Service | None],
+        borrowers: Callable[[Collection[ServiceName]], AbstractSet[ServiceName]],
+    ) -> None:
+        """`slices`: of all Services, as they are when a method is called.
+
+        borrowers: the Services whose backup is one of these.
+        """
         self._slices = slices
         self._service = service
+        self._borrowers = borrowers
         # Pods with a problem, by NAMESPACE/NAME.
         self._wrong: dict[str, str] = {}
 
@@ -55,7 +64,8 @@ class LabelledPods:
         namespaces = {pod.partition("/")[0] for pod in pods}
         found = {}
         for name, slices in self._slices.items():
-            if name.namespace not in namespaces or not self._is_weighted(name):
+            users = {name, *self._borrowers({name})}
+            if name.namespace not in namespaces or not any(map(self._is_weighted, users)):
                 continue
             if named := pods & {pod for piece in slices for pod in piece.endpoints.pods}:
                 found[name] = named

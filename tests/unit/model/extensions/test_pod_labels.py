@@ -13,7 +13,7 @@ from ebpflb.model.objects.kinds import Kind, ObjectKey, key_of
 from ebpflb.model.plan import Defaults
 from ebpflb.model.service import Service, ServiceName
 from ebpflb.words.annotations import WEIGHTS
-from tests.builders import NODE, endpoint, endpoint_slice, service
+from tests.builders import NODE, endpoint, endpoint_slice, service, service_port
 
 OWN = Weights()
 SHARES = Weights((Share("version", "v2", 10), Share("version", "v1", 90)))
@@ -85,6 +85,15 @@ def test_only_the_services_of_the_pods_namespace_that_name_it_are_planned_again(
     changes.take()
     changes.set(PodLabels("default", "web-1"))
     assert changes.take() == {WEB, ServiceName("default", "shares")}
+
+
+def test_a_pod_of_a_backup_matters_to_the_service_that_may_have_its_endpoints(changes: Changes):
+    changes.set(service("web", weights=OWN, backup="spare"))
+    changes.set(service("spare", service_port("10.96.0.20")))
+    changes.set(naming("default/spare-1", service="spare"))
+    changes.take()
+    changes.set(PodLabels("default", "spare-1", weight=7))
+    assert WEB in changes.take()
 
 
 def test_a_pod_in_a_second_slice_counts(changes: Changes):
