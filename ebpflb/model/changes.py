@@ -30,6 +30,7 @@ from ebpflb.model.plan import (
     place_of,
     plan_service,
     plan_withdrawn,
+    with_weight,
 )
 from ebpflb.model.pod import Pod, PodNamespace, PodSockets
 from ebpflb.model.selection import EVERYTHING, Selection
@@ -229,7 +230,7 @@ class Changes:
         service = self.served(ServiceName(*name[:2]))
         ports = [port for port in service.ports if port.name == name] if service else []
         threshold = self.ejections.threshold(ports[0]) if ports else 0
-        if not threshold:
+        if service is None or not threshold:
             return self.ejections.forget(name)
         worst = max((reading.in_a_row for reading in readings.values()), default=0)
         if worst < threshold and name not in self.ejections.ports:
@@ -239,18 +240,17 @@ class Changes:
             # No other client gets this endpoint.
             readings = {at: each._replace(clients=each.regulars) for at, each in readings.items()}
         before = self.ejections.watch(ports[0])
-        sets = [places for port in ports for places in self._usable(port)]
+        sets = [places for port in ports for places in self._usable(service, port)]
         changes = self.ejections.observe(name, threshold, sets, readings, now)
         if self.ejections.watch(ports[0]) != before:
             self._moved.add(ServiceName(*name[:2]))
         return changes
 
-    def _usable(self, port: ServicePort) -> Iterator[list[SocketAddress]]:
-        service = self.served(ServiceName(*port.name[:2]))
+    def _usable(self, service: Service, port: ServicePort) -> Iterator[list[SocketAddress]]:
         endpoints = endpoints_of(port, self.backups.slices(service))
-        sets = categorize(port, endpoints, self.node)
-        yield [place_of(each) for each in sets.cluster]
-        yield [place_of(each) for each in sets.local]
+        sets, weighing = categorize(port, endpoints, self.node), self.weighing(service)
+        for usable in (sets.cluster, sets.local):
+            yield [place_of(each) for each in with_weight(usable, weighing)]
 
     def health_check(self, name: ServiceName) -> HealthCheck | None:
         """None if another proxy serves these Services, too: it answers for all of them."""

@@ -26,7 +26,7 @@ from ebpflb.model.plan import (
     FrontendType,
     has_weights,
     place_of,
-    to_weigh,
+    with_weight,
 )
 from ebpflb.model.service import Service, ServiceName, ServicePort, TrafficPolicy
 from ebpflb.model.traffic_policy import Hints, categorize, ready_near
@@ -80,26 +80,17 @@ def judge(
     explain = _why_local if is_local else _why_cluster
     is_used = port.uses_local_endpoints if is_local else port.uses_cluster_endpoints
     unused = f"no frontend of this port uses the policy {policy}"
-    verdicts = (
-        EndpointVerdict(each, each in chosen, explain(each, endpoints, node) if is_used else unused)
-        for each in endpoints
-    )
-    ejection_states = watch.states(list(map(place_of, chosen)))
-    judged = tuple(
-        _judge_again(each, ejection_states.get(place_of(each.endpoint))) for each in verdicts
-    )
-    return tuple(_weighed(judged, weighing)) if weighing else judged
+    weighed = with_weight(chosen, weighing)
+    ejection_states = watch.states(list(map(place_of, weighed)))
 
+    def verdict(each: PortEndpoint) -> EndpointVerdict:
+        why = explain(each, endpoints, node) if is_used else unused
+        if each in chosen and each not in weighed:
+            return EndpointVerdict(each, False, f"{why}, but its weight is 0")
+        found = EndpointVerdict(each, each in chosen, why)
+        return _judge_again(found, ejection_states.get(place_of(each)))
 
-def _weighed(judged: Sequence[EndpointVerdict], weighing: Weighing) -> Iterator[EndpointVerdict]:
-    candidates = [each.endpoint for each in judged if each.is_candidate]
-    slots = weighing.slots(list(map(to_weigh, candidates)), 0)
-    left_out = {each for each, weight in zip(candidates, slots, strict=True) if not weight}
-    for each in judged:
-        if each.endpoint in left_out:
-            yield EndpointVerdict(each.endpoint, False, f"{each.why}, but its weight is 0")
-        else:
-            yield each
+    return tuple(map(verdict, endpoints))
 
 
 def _judge_again(verdict: EndpointVerdict, ejection: EjectionState | None) -> EndpointVerdict:

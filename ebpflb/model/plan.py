@@ -305,6 +305,7 @@ class _Choosing(NamedTuple):
         self, endpoints: Sequence[PortEndpoint], has_any: bool
     ) -> tuple[Choice, list[Backend]]:
         """The choice, and the endpoints left out of it because they are ejected."""
+        endpoints = with_weight(endpoints, self.weighing)
         usual = EjectionState(self.watch.is_on)
         backends = sorted(_backend(each, self.node, usual) for each in endpoints)
         left_out = []
@@ -323,14 +324,14 @@ class _Choosing(NamedTuple):
     def _weighed(
         self, backends: Sequence[Backend], endpoints: Sequence[PortEndpoint]
     ) -> Sequence[Backend]:
-        """Those with a weight above 0."""
+        """With the slots of each in the table of the choice."""
         if self.weighing is None:
             return backends
         by_place = {place_of(each): to_weigh(each) for each in endpoints}
         offered = [by_place[SocketAddress(*each[:2])] for each in backends]
         slots = self.weighing.slots(offered, self.table_size)
         pairs = zip(backends, slots, strict=True)
-        return [each._replace(weight=weight) for each, weight in pairs if weight]
+        return [each._replace(weight=weight) for each, weight in pairs]
 
 
 def _plan_port(
@@ -423,6 +424,19 @@ def place_of(endpoint: PortEndpoint) -> SocketAddress:
 
 def to_weigh(endpoint: PortEndpoint) -> ToWeigh:
     return ToWeigh(endpoint.endpoint.pod, endpoint.weight)
+
+
+def with_weight(
+    endpoints: Sequence[PortEndpoint], weighing: Weighing | None
+) -> Sequence[PortEndpoint]:
+    """Those that get new connections, of the usable endpoints of some clients.
+
+    It comes before ejection: what others have to leave is not for endpoints with the weight 0.
+    """
+    if weighing is None:
+        return endpoints
+    chosen = weighing.has_any(list(map(to_weigh, endpoints)))
+    return [each for each, is_chosen in zip(endpoints, chosen, strict=True) if is_chosen]
 
 
 def _backend(

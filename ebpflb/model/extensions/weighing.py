@@ -51,6 +51,11 @@ class Weighing:
         slots = iter(as_slots(above, table_size) if table_size else as_turns(above))
         return [next(slots) if each else 0 for each in weights]
 
+    def has_any(self, endpoints: Sequence[ToWeigh]) -> Sequence[bool]:
+        """Whether each gets new connections: all do if all weights are 0."""
+        weights = self._of(endpoints)
+        return [bool(each) for each in weights] if any(weights) else [True] * len(endpoints)
+
     def _of(self, endpoints: Sequence[ToWeigh]) -> Sequence[int]:
         if self._weights is None:
             return _of_slices(endpoints)

@@ -9,7 +9,7 @@ import pytest
 
 from ebpflb.model.address import Protocol, SocketAddress, format_address
 from ebpflb.model.changes import Changes
-from ebpflb.model.ejection import PortWatch
+from ebpflb.model.ejection import FailureCount, PortWatch
 from ebpflb.model.endpoint import Endpoint, SlicePort
 from ebpflb.model.explain import differences, encode_frontend, wanted
 from ebpflb.model.extensions.pod_labels import PodLabels
@@ -141,6 +141,19 @@ def test_ejected_endpoints_leave_their_share_to_their_group():
     assert weights_of(found.local) == {"2": 9, "3": 1}
 
 
+def test_one_with_weight_0_gets_nothing_because_others_fail():
+    drained = shares(v1=100, v2=0)
+    watch = PortWatch(is_on=True, ejected=(SocketAddress(address("10.1.0.1"), 8080),))
+    (found,) = plan_service(
+        service("web", weights=drained),
+        [endpoint_slice("web-1", pod(1), pod(2))],
+        node(),
+        watch=lambda _: watch,
+        weighing=weighing(drained, labelled("v1", "v2")),
+    )
+    assert (weights_of(found.local), found.ejected) == ({"1": 1}, ())
+
+
 def test_each_pod_may_have_a_weight_of_its_own():
     known = {"pod-1": PodLabels("default", "pod-1", weight=4), "pod-2": PodLabels("default", "x")}
     found = planned(PODS, known, pod(1), pod(2), pod(3), endpoint("10.1.0.4"))
@@ -234,6 +247,15 @@ def test_explain_names_endpoints_without_weight_and_the_shares_of_the_others(cha
     changes.known = labelled("v1", "v1")
     other = differences(even, changes.plan(WEB)[0])
     assert "clients of this node: backend 10.1.0.1 port 8080 of this node, weight 9" in other[0]
+
+
+def test_only_those_with_a_weight_count_for_how_many_may_be_ejected(changes: Labelled):
+    changes.known = labelled("v1", "v2")
+    failing = {port_name(): {SocketAddress(address("10.1.0.1"), 8080): FailureCount(3)}}
+    changes.set(service("web", weights=shares(v1=100, v2=0), ejection=3))
+    assert not changes.observe_failures(failing, 1.0)
+    changes.set(service("web", weights=CANARY, ejection=3))
+    assert changes.observe_failures(failing, 2.0)
 
 
 def test_a_service_without_room_for_tables_has_no_weights():
