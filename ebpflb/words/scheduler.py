@@ -35,5 +35,10 @@ class Scheduler(StrEnum):
         return self in (Scheduler.LEAST_CONNECTIONS, Scheduler.LOWEST_LATENCY)
 
     @property
+    def is_even(self) -> bool:
+        """Whether clients that connect anew are spread by the weights, whoever they are."""
+        return self not in (Scheduler.SOURCE_HASH, Scheduler.LOWEST_LATENCY)
+
+    @property
     def measures_latency(self) -> bool:
         return self is Scheduler.LOWEST_LATENCY

@@ -65,7 +65,10 @@ class Ending(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """The endpoints of a frontend for some clients, and when the last one came."""
+    """The endpoints of a frontend for some clients, and when the last one came.
+
+    Clients outside: those on this node, because connections to others have no socket here.
+    """
 
     places: frozenset[SocketAddress]
     grown: float
@@ -74,11 +77,13 @@ class _Offer(NamedTuple):
 class _Peers(NamedTuple):
     """Connections that could have the same endpoints, by weight. grown: when the last one came.
 
-    ended: how many of the port and the family were ended of late.
+    are_spread: whether clients that connect anew would be. ended: how many of the port and the
+    family were ended of late.
     """
 
     weights: Mapping[SocketAddress, int]
     grown: float
+    are_spread: bool
     held: list[HeldConnection]
     ended: int
 
@@ -169,8 +174,9 @@ class Endings:
             offer = self._offers[ServiceName(*port[:2])][frontend.key, each.is_outside]
             if offer.places not in found:
                 weights = _weights(frontend, is_outside=each.is_outside)
+                are_spread = frontend.scheduler.is_even and not frontend.affinity_timeout
                 away = ended.get(_ends_of(port, each), 0)
-                found[offer.places] = _Peers(weights, offer.grown, [], away)
+                found[offer.places] = _Peers(weights, offer.grown, are_spread, [], away)
             found[offer.places].held.append(each)
         return found.values()
 
@@ -206,8 +212,13 @@ def _addressed(
 
 
 def _weights(frontend: Frontend, *, is_outside: bool) -> Mapping[SocketAddress, int]:
+    """Of those that get new connections, and not only one as on trial."""
     choice = frontend.others if is_outside else frontend.local
-    return {SocketAddress(each.address, each.port): each.weight for each in choice.backends}
+    return {
+        SocketAddress(each.address, each.port): each.weight
+        for each in choice.backends
+        if not each.ejection.is_left_out and (each.local or not is_outside)
+    }
 
 
 def _due(
@@ -216,7 +227,8 @@ def _due(
     """The idle ones that are too old or too many at their endpoint, oldest first."""
     held = sorted(peers.held, key=lambda each: each.age, reverse=True)
     idle = [each for each in held if each.idle >= rules.idle]
-    surplus = _surplus(peers, idle, now) if rules.rebalance else frozenset()
+    is_evened = rules.rebalance and peers.are_spread
+    surplus = _surplus(peers, idle, now) if is_evened else frozenset()
     for each in idle:
         if rules.max_age and _is_too_old(each, rules.max_age):
             yield each, EndReason.AGE

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from ebpflb.model.address import Family, SocketAddress
+from ebpflb.model.ejection import NO_WATCH, PortWatch
 from ebpflb.model.ending.endings import Ending, Endings, EndReason, HeldConnection
 from ebpflb.model.endpoint import Endpoint
 from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
 from ebpflb.model.plan import plan_service
 from ebpflb.model.service import ServiceName, TrafficPolicy
+from ebpflb.words.scheduler import Scheduler
 from tests.builders import (
     CLUSTER_IP,
     NODE,
@@ -51,6 +53,7 @@ class Node:
         self.endpoints_6: list[Endpoint] = []
         self.endpoints = endpoints
         self.endings = Endings()
+        self.watch = NO_WATCH
         self.held: list[HeldConnection] = []
         self.now = 1000.0
         self.look()
@@ -72,7 +75,7 @@ class Node:
             pieces.append(endpoint_slice("web-2", *self.endpoints_6, family=Family.IPV6))
         return self.endings.choose(
             self.service,
-            plan_service(self.service, pieces, node()),
+            plan_service(self.service, pieces, node(), watch=lambda _: self.watch),
             pieces,
             {WEB: self.held},
             self.now,
@@ -215,6 +218,42 @@ def test_clients_outside_are_compared_with_each_other_if_a_policy_treats_them_di
     web.open(2, 6, frontend=OF_NODE)
     web.open(1, 2)
     assert web.ended() == {(2, EndReason.UNEVEN): 1}
+
+
+def test_those_of_clients_outside_are_spread_over_the_endpoints_of_this_node():
+    """Connections to endpoints elsewhere have no socket here, whoever may have them."""
+    here = [endpoint(f"10.1.0.{each}", NODE) for each in (1, 2)]
+    web = Node([*here, *pods(3, 4)], port=service_port(node_port=NODE_PORT), rebalance=FAST)
+    for pod in (1, 2):
+        web.open(pod, 10, frontend=OF_NODE, is_outside=True)
+    assert not web.ended()
+    web.open(1, 10, frontend=OF_NODE, is_outside=True)
+    assert web.ended() == {(1, EndReason.UNEVEN): 3}
+
+
+def test_none_is_ended_for_an_endpoint_on_trial():
+    web = Node(pods(1, 2), rebalance=FAST)
+    web.watch = PortWatch(is_on=True, on_trial=frozenset({place(2)}))
+    web.open(1, 10)
+    assert not web.ended()
+    web.watch = PortWatch(is_on=True)
+    assert web.ended() == {(1, EndReason.UNEVEN): 4}
+
+
+@pytest.mark.parametrize("scheduler", Scheduler)
+@pytest.mark.parametrize("affinity", [0, 60])
+def test_none_is_ended_whose_client_would_come_back(scheduler: Scheduler, affinity: int):
+    port = service_port(affinity_timeout=affinity)
+    web = Node(pods(1, 2), port=port, rebalance=FAST, scheduler=scheduler)
+    web.open(1, 10)
+    stays = (Scheduler.SOURCE_HASH, Scheduler.LOWEST_LATENCY)
+    assert web.ended().total() == (0 if affinity or scheduler in stays else 4)
+
+
+def test_such_a_one_gets_too_old_all_the_same():
+    web = Node(pods(1), max_age=MaxAge(60), rebalance=FAST, scheduler=Scheduler.SOURCE_HASH)
+    web.open(1, 3)
+    assert web.ended() == {(1, EndReason.AGE): 3}
 
 
 def test_a_connection_through_a_frontend_that_is_gone_stays():
