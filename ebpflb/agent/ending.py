@@ -42,6 +42,7 @@ class EndingConnections:
         self._timers = timers
         self._clock = clock
         self._endings = Endings()
+        self._rehearsal = Endings(is_rehearsal=True)
         self._last = -_PERIOD_SECONDS
         self._is_failing = False
 
@@ -57,7 +58,8 @@ class EndingConnections:
         """One pass. MapError."""
         services = self._services()
         self._last = self._clock()
-        self._endings.keep({each.name for each in services})
+        for endings in (self._endings, self._rehearsal):
+            endings.keep({each.name for each in services})
         if not services:
             return
         wait = _PERIOD_SECONDS
@@ -83,15 +85,9 @@ class EndingConnections:
         )
         wanted, only_shown = list[Ending](), list[Ending]()
         for service in services:
-            name, rules = service.name, service.annotated.ending
-            chosen = self._endings.choose(
-                service,
-                self._changes.plan(name),
-                self._changes.backups.slices(service),
-                held,
-                self._clock(),
-            )
-            (only_shown if rules and rules.is_dry_run else wanted).extend(chosen)
+            known = self._changes.plan(service.name), self._changes.backups.slices(service)
+            wanted += self._endings.choose(service, *known, held, self._clock())
+            only_shown += self._rehearsal.choose(service, *known, held, self._clock())
         self._tell(only_shown, "connections would be ended: the annotation says dry-run")
         ended = self._dataplane.end_connections(wanted)
         self._tell(ended, "connections ended")

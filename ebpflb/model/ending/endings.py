@@ -17,7 +17,7 @@ from enum import StrEnum
 from fractions import Fraction
 from hashlib import blake2b
 from math import ceil, inf
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress, family_of
 from ebpflb.model.endpoint import EndpointSlice, endpoints_of
@@ -101,15 +101,34 @@ def _ends_of(port: ServicePortName, held: HeldConnection) -> _Ends:
     return port, family_of(held.backend.address)
 
 
-class Endings:
-    """Chooses connections, within the rate of each Service."""
+class _Ended(NamedTuple):
+    at: float
+    ends: _Ends
+    cookie: int
 
-    def __init__(self) -> None:
+    @classmethod
+    def of(cls, ending: Ending, now: float) -> Self:
+        connection = ending.connection
+        return cls(now, _ends_of(ending.port, connection), connection.cookie)
+
+
+_NOTHING = EndingRules()
+
+
+class Endings:
+    """Chooses connections, within the rate of each Service.
+
+    is_rehearsal: those that a rebalance would end which is a dry run. They are not ended, but here
+    they count as if they were.
+    """
+
+    def __init__(self, *, is_rehearsal: bool = False) -> None:
+        self._is_rehearsal = is_rehearsal
         self._offers: dict[ServiceName, dict[tuple[FrontendKey, bool], _Offer]] = {}
         # How many connections of a Service may be ended, as of when.
         self._credit: dict[ServiceName, tuple[float, float]] = {}
-        # When the rules ended connections, and to which endpoints.
-        self._ended: dict[ServiceName, list[tuple[float, _Ends]]] = {}
+        # Those of the last minute that the rules ended.
+        self._ended: dict[ServiceName, list[_Ended]] = {}
 
     def choose(
         self,
@@ -120,16 +139,18 @@ class Endings:
         now: float,
     ) -> list[Ending]:
         """The connections of one Service to end now. `frontends`: as planned."""
-        rules = service.annotated.ending
-        if rules is None or not frontends:
+        asked = service.annotated.ending or _NOTHING
+        rules = asked.rehearsed if self._is_rehearsal else asked.in_force
+        if rules == _NOTHING or not frontends:
             return []
         name = service.name
         self._follow(name, frontends, now)
-        ended = [each for each in self._ended.get(name, ()) if now - each[0] < _RETURN_SECONDS]
-        counts = Counter(ends for _, ends in ended)
+        ended = [each for each in self._ended.get(name, ()) if now - each.at < _RETURN_SECONDS]
+        counts = Counter(each.ends for each in ended)
+        still_open = {each.cookie for each in ended} if self._is_rehearsal else frozenset()
         gone, wanted = list[Ending](), list[Ending]()
         for port, places in _places(service, slices).items():
-            mine = held.get(port, ())
+            mine = [each for each in held.get(port, ()) if each.cookie not in still_open]
             if rules.on_gone is OnEndpointGone.RESET:
                 lost = (each for each in mine if each.backend not in places)
                 gone += (Ending(port, each, EndReason.GONE, 0) for each in lost)
@@ -138,7 +159,7 @@ class Endings:
                 due = _due(peers, rules, now)
                 wanted += (Ending(port, each, reason, rules.idle) for each, reason in due)
         taken = wanted[: self._take(name, rules, len(wanted), now)]
-        self._ended[name] = ended + [(now, _ends_of(each.port, each.connection)) for each in taken]
+        self._ended[name] = ended + [_Ended.of(each, now) for each in taken]
         return gone + taken
 
     def keep(self, names: Collection[ServiceName]) -> None:

@@ -2,7 +2,7 @@
 """How long connections stay with their endpoints, if an annotation asks for anything."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 # Without `rebalance`, how long a connection that is too old must have been idle.
 _IDLE_SECONDS = 1.0
@@ -38,7 +38,17 @@ class EndingRules(NamedTuple):
     on_gone: OnEndpointGone = OnEndpointGone.KEEP
 
     @property
-    def is_dry_run(self) -> bool:
+    def in_force(self) -> Self:
+        """The same without a rebalance that is a dry run."""
+        return self._replace(rebalance=None) if self._has_dry_run else self
+
+    @property
+    def rehearsed(self) -> Self:
+        """A rebalance that is a dry run, alone."""
+        return type(self)(self.rebalance if self._has_dry_run else None)
+
+    @property
+    def _has_dry_run(self) -> bool:
         return self.rebalance is not None and self.rebalance.is_dry_run
 
     @property

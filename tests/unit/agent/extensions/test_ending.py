@@ -67,13 +67,26 @@ def test_surplus_is_ended_again_soon_while_there_is_any(bench: Bench):
     assert len(cookies(bench)) == 280
 
 
+DRY_RUN = Rebalance(30, 600, is_dry_run=True)
+
+
 def test_a_dry_run_only_says_so(bench: Bench, caplog):
     caplog.set_level("INFO")
-    bench.say(service("web", rebalance=Rebalance(30, 600, is_dry_run=True)), TWO)
+    bench.say(service("web", rebalance=DRY_RUN), TWO)
     bench.turn()
     hold(bench, 1, 1, 2, 3, 4)
     bench.turn(PERIOD)
     assert cookies(bench) == [1, 2, 3, 4]
+    assert "would be ended" in caplog.text
+
+
+def test_beside_a_dry_run_the_others_are_ended(bench: Bench, caplog):
+    caplog.set_level("INFO")
+    bench.say(service("web", rebalance=DRY_RUN, max_age=MaxAge(60)), TWO)
+    bench.turn()
+    hold(bench, 1, 1, 2, 3, 4)
+    bench.turn(PERIOD)
+    assert cookies(bench) == []
     assert "would be ended" in caplog.text
 
 

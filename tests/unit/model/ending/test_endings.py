@@ -53,6 +53,7 @@ class Node:
         self.endpoints_6: list[Endpoint] = []
         self.endpoints = endpoints
         self.endings = Endings()
+        self.rehearsal = Endings(is_rehearsal=True)
         self.watch = NO_WATCH
         self.held: list[HeldConnection] = []
         self.now = 1000.0
@@ -288,6 +289,59 @@ def test_gone_ones_are_not_held_back_by_the_rate():
     web.open(1, 10)
     web.open(3, 10)
     assert web.ended() == {(3, EndReason.GONE): 10, (1, EndReason.UNEVEN): 1}
+
+
+DRY = FAST._replace(is_dry_run=True)
+
+
+def rehearsed(web: Node) -> Counter[int]:
+    """How many connections of each pod a dry run names; they stay open."""
+    web.endings, real = web.rehearsal, web.endings
+    found = Counter(each.connection.backend.address[-1] for each in web.look())
+    web.endings = real
+    return found
+
+
+def test_a_dry_run_ends_nothing_and_names_each_once_a_minute():
+    web = Node(pods(1, 2), rebalance=DRY)
+    web.open(1, 60)
+    assert rehearsed(web) == {1: 27}
+    web.wait(59)
+    assert not rehearsed(web)
+    web.wait(2)
+    assert rehearsed(web) == {1: 27}
+    assert not web.ended()
+
+
+def test_a_dry_run_holds_nothing_else_back():
+    web = Node(
+        pods(1, 2),
+        rebalance=Rebalance(30, 1, is_dry_run=True),
+        max_age=MaxAge(600),
+        on_endpoint_gone=OnEndpointGone.RESET,
+    )
+    web.open(1, 20, age=700, idle=2)
+    web.open(1, 10)
+    web.open(3, 5)
+    assert rehearsed(web) == {1: 1}
+    # Neither the rate nor the idle time of the dry run holds for the old ones.
+    assert web.ended() == {(1, EndReason.AGE): 20, (3, EndReason.GONE): 5}
+
+
+def test_what_a_dry_run_has_named_changes_nothing_of_what_is_ended_later():
+    web, other = Node(pods(1, 2), rebalance=DRY), Node(pods(1, 2), rebalance=FAST)
+    for each in (web, other):
+        each.open(1, 60)
+    rehearsed(web)
+    web.service = other.service
+    assert web.ended() == other.ended()
+
+
+def test_what_is_ended_for_real_is_not_rehearsed():
+    web = Node(pods(1, 2), rebalance=FAST, max_age=MaxAge(60))
+    web.open(1, 20)
+    web.open(3, 1)
+    assert not rehearsed(web)
 
 
 def test_a_service_that_is_not_served_here_is_left_alone():
