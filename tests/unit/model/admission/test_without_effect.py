@@ -13,7 +13,7 @@ from ebpflb.words.scheduler import Scheduler
 from tests.builders import service, service_port
 
 EVEN = Rebalance(30, 5)
-STICKY = service_port(affinity_timeout=60)
+WITH_AFFINITY = service_port(affinity_timeout=60)
 LOCAL = service_port(node_port=30080, external_policy=TrafficPolicy.LOCAL)
 DSR = Defaults(dsr=Dsr.ANNOTATED)
 NEAR = Defaults(scheduler=Scheduler.LOWEST_LATENCY)
@@ -22,7 +22,7 @@ NEAR = Defaults(scheduler=Scheduler.LOWEST_LATENCY)
 @pytest.mark.parametrize(
     ("port", "asked", "defaults", "why"),
     [
-        (STICKY, {"rebalance": EVEN}, Defaults(), "with session affinity clients come back"),
+        (WITH_AFFINITY, {"rebalance": EVEN}, Defaults(), "with session affinity clients come back"),
         (service_port(), {"rebalance": EVEN}, NEAR, "scheduler lowest-latency does not spread"),
         (
             service_port(),
