@@ -157,6 +157,20 @@ def test_of_two_the_other_one_is_tried(
     assert opening.refuse(other)
 
 
+def test_weights_choose_again_and_then_any_other_comes(datapath: Datapath, tcp: Kind):
+    """All slots of the table are of one backend."""
+    sessions = Sessions(datapath, tcp)
+    heavy, *others = sessions.backends[:3]
+    place = sessions.range_of([heavy, *others], [heavy] * 10)
+    sessions.change(sessions.frontend, affinity_timeout=0, flags=RETRY, local=place)
+    source, found = sessions.source(), []
+    for _ in range(TRIES):
+        result = datapath.run("lb_pod_ingress", _syn(tcp, source, sessions))
+        found.append(sessions.chosen(result.packet))
+        age(datapath, source, sessions.frontend, tcp)
+    assert (found[0], sorted(found)) == (heavy, [heavy, *others])
+
+
 def test_a_single_backend_may_refuse(datapath: Datapath, tcp: Kind):
     opening = Opening(datapath, tcp, 1)
     (only,) = opening.indices

@@ -9,11 +9,13 @@ import pytest
 
 from ebpflb.dataplane.flows.held_connections import HeldConnections
 from ebpflb.dataplane.kernel.sock_diag import ConnectedSocket, SockDiag, TcpConnection
-from ebpflb.dataplane.layout.enums import CtState, Hook
+from ebpflb.dataplane.layout.enums import CtFlag, CtState, Direction, Hook
+from ebpflb.dataplane.layout.structs import LbConntrack
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import Protocol, SocketAddress, parse_address
 from ebpflb.model.ending.endings import Ending, EndReason, HeldConnection
 from ebpflb.model.service import ServicePortName
+from tests.unit.dataplane.explain.node import tuple_of
 from tests.unit.dataplane.view.opened import NOW, POD, SERVING, VIP, Opened
 
 WEB = ServicePortName("default", "web", "http", Protocol.TCP)
@@ -45,6 +47,19 @@ class Machine(Opened):
             visit=self._visit,
             now=lambda: NOW,
         )
+
+    def tunneled(self, age: int) -> None:
+        entry = LbConntrack(
+            to=tuple_of(CLIENT, 1234, SERVING, 8080),
+            direction=Direction.LB_DIR_ORIGINAL,
+            hook=Hook.LB_HOOK_HOST_INGRESS,
+            flags=CtFlag.LB_CT_TUNNELED,
+            state=CtState.LB_CT_ESTABLISHED,
+            service=self.service,
+            created=NOW - age * 10**9,
+        )
+        key = tuple_of(CLIENT, 1234, VIP, 80)
+        self.maps["lb_conntrack"].update(bytes(key), bytes(entry))
 
     @contextmanager
     def _diag(self) -> Iterator["Machine"]:
@@ -100,6 +115,14 @@ def test_a_flow_from_outside_is_found_by_the_socket_of_its_endpoint():
     machine.flow(age=20)
     assert machine.read() == []
     machine.namespaces[1] = [socket(8, at(SERVING, 8080), at(SNAT, 30000))]
+    expected = HeldConnection(8, at(VIP, 80), True, at(SERVING, 8080), 20.0, 5.0)
+    assert machine.read() == [expected]
+
+
+def test_what_came_in_a_tunnel_is_found_where_its_endpoint_is():
+    """The endpoint sees the client's own address."""
+    machine = Machine([], [socket(8, at(SERVING, 8080), at(CLIENT, 1234))])
+    machine.tunneled(age=20)
     expected = HeldConnection(8, at(VIP, 80), True, at(SERVING, 8080), 20.0, 5.0)
     assert machine.read() == [expected]
 

@@ -55,9 +55,16 @@ class Node:
         self.endings = Endings()
         self.rehearsal = Endings(is_rehearsal=True)
         self.watch = NO_WATCH
+        # By the number of each pod; none: even ones.
+        self.weights: dict[int, int] = {}
         self.held: list[HeldConnection] = []
         self.now = 1000.0
         self.look()
+
+    def _weighed(self) -> list[tuple[int | None, list[Endpoint]]]:
+        if not self.weights:
+            return [(None, self.endpoints)]
+        return [(self.weights[each.address[-1]], [each]) for each in self.endpoints]
 
     def open(self, pod: int, count: int = 1, **fields: Any) -> None:
         usual: dict[str, Any] = {
@@ -71,9 +78,12 @@ class Node:
             self.held.append(HeldConnection(cookie, backend=place(pod), **usual | fields))
 
     def look(self) -> list[Ending]:
-        pieces = [endpoint_slice("web-1", *self.endpoints)]
+        pieces = [
+            endpoint_slice(f"web-{number}", *those, weight=weight)
+            for number, (weight, those) in enumerate(self._weighed())
+        ]
         if self.endpoints_6:
-            pieces.append(endpoint_slice("web-2", *self.endpoints_6, family=Family.IPV6))
+            pieces.append(endpoint_slice("six", *self.endpoints_6, family=Family.IPV6))
         return self.endings.choose(
             self.service,
             plan_service(self.service, pieces, node(), watch=lambda _: self.watch),
@@ -230,6 +240,14 @@ def test_those_of_clients_outside_are_spread_over_the_endpoints_of_this_node():
     assert not web.ended()
     web.open(1, 10, frontend=OF_NODE, is_outside=True)
     assert web.ended() == {(1, EndReason.UNEVEN): 3}
+
+
+def test_connections_are_spread_by_weights():
+    web = Node(pods(1, 2, 3), rebalance=FAST)
+    web.weights = {1: 2, 2: 1, 3: 0}
+    for pod in (1, 2, 3):
+        web.open(pod, 20)
+    assert web.ended() == {(2, EndReason.UNEVEN): 5}
 
 
 def test_none_is_ended_for_an_endpoint_on_trial():
