@@ -89,12 +89,16 @@ static __always_inline struct lb_counts *lb_counts_of_backend(int index, __u32 s
 	return backend && backend->serial == serial ? lb_count_back.lookup(&index) : NULL;
 }
 
-/* The backend refused a connection, or did not answer. retried: 1 if another one gets it, else 0. */
+/*
+ * The backend refused a connection, or did not answer. retried: 1 if another one gets it, else 0. The
+ * asm hides a constant 0: the compiler would make an atomic OR of it, which Linux 5.10 does not have.
+ */
 static __always_inline void lb_count_failed(int frontend, __u32 service, int backend, __u32 serial,
 					    __u64 retried)
 {
 	struct lb_counts *counts = lb_counts_of_frontend(frontend, service);
 
+	asm volatile("" : "+r"(retried));
 	if (counts) {
 		__sync_fetch_and_add(&counts->retried, retried);
 		__sync_fetch_and_add(&counts->failed, 1 - retried);
