@@ -35,6 +35,10 @@
 #define LB_MAX_SRC_RANGES 16384
 #endif
 
+#ifndef LB_MAX_LIMITS
+#define LB_MAX_LIMITS 512
+#endif
+
 #ifndef LB_MAX_NAMES
 #define LB_MAX_NAMES 512
 #endif

@@ -211,6 +211,15 @@ struct lb_client {
 	__u32 serial;
 };
 
+/*
+ * What a client uses of its limits (limits.h). open: its connections. due: CLOCK_MONOTONIC, ns; when it
+ * may open as many at once as an idle client.
+ */
+struct lb_client_use {
+	__s64 open;
+	__u64 due;
+};
+
 /* The backend of the client's last new flow, and the time. The first two are stored as one word. */
 struct lb_affinity {
 	__u32 backend;

@@ -66,6 +66,8 @@ LB_MAP_READ("array", int, struct lb_dest, lb_dest_filter, LB_FILTER_SIZE);
 LB_MAP_READ("array", int, struct lb_addr_state, lb_addr_flags, LB_MAX_ADDRS);
 /* Id of a set of source ranges and prefix -> 1: clients who may open connections. */
 LB_MAP_READ_BY_USE("lpm_trie", struct lb_source_range, __u8, lb_src_ranges, LB_MAX_SRC_RANGES);
+/* Service id -> limits of its connections (limits.h). */
+LB_MAP_READ_BY_USE("hash", __u32, struct lb_limit, lb_limits, LB_MAX_LIMITS);
 /* Service id -> name. */
 LB_MAP_READ("hash", __u32, struct lb_name, lb_names, LB_MAX_NAMES);
 /* ifindex -> device. */
@@ -111,6 +113,8 @@ LB_MAP_BY_USE("hash", struct lb_socket_key, struct lb_socket, lb_sockets, LB_MAX
 LB_MAP_BY_USE("hash", struct lb_client_key, struct lb_affinity, lb_affinity, LB_MAX_AFFINITY);
 /* Client of a Service port -> its last connection. Changes in place, by 8-byte stores. */
 LB_MAP("lru_hash", struct lb_client_key, struct lb_client, lb_clients, LB_MAX_CLIENTS);
+/* Client of a Service port with limits -> what it uses of them. Changes in place. */
+LB_MAP("lru_hash", struct lb_client_key, struct lb_client_use, lb_client_uses, LB_MAX_CLIENTS);
 /* Last bits of a socket cookie -> TCP connection translated at the socket (connection_place.h). */
 LB_MAP("array", int, struct lb_conn_place, lb_conn_places, LB_CONN_PLACES);
 /* Socket cookie -> TCP connection whose place in lb_conn_places is taken by another one. */

@@ -59,7 +59,8 @@ enum lb_desc_flag {
 	LB_DESC_UNSERVED_DROP = 1 << 12,
 	LB_DESC_UNSERVED_PASS = 1 << 13,
 	LB_DESC_ECHO = 1 << 14,
-	LB_DESC_RETRY = 1 << 6, /* connections that fail go to another backend (retry.h) */
+	LB_DESC_RETRY = 1 << 6,  /* connections that fail go to another backend (retry.h) */
+	LB_DESC_LIMITS = 1 << 7, /* its Service port is in lb_limits */
 };
 
 /* A descriptor: what a frontend does. Immutable while lb_current refers to it. */
@@ -132,6 +133,28 @@ struct lb_failures {
 	__u64 failed;
 	__u64 tried;
 	__u64 busy_until; /* CLOCK_MONOTONIC in ns */
+};
+
+/* Of a limit: who is over it is dropped, where clients otherwise are refused. */
+enum lb_limit_flag {
+	LB_LIMIT_OPEN_DROPS = 1 << 0,
+	LB_LIMIT_CLIENT_OPEN_DROPS = 1 << 1,
+	LB_LIMIT_CLIENT_NEW_DROPS = 1 << 2,
+};
+
+/*
+ * Limits of a Service port; 0 for none. interval: ns between the new connections of a client. burst: ns
+ * by which lb_client_use.due may be ahead of the time when one is opened: interval, times one less than
+ * the number that an idle client may open at once. open: connections of a backend. client_open:
+ * connections of a client. flags: enum lb_limit_flag.
+ */
+struct lb_limit {
+	__u64 interval;
+	__u64 burst;
+	__u32 open;
+	__u32 client_open;
+	__u32 flags;
+	__u32 pad;
 };
 
 /* How long a backend takes to answer: us, 0 if unknown. measured: see latency.h. */

@@ -32,21 +32,23 @@ _MORE_STREAMS = (
     "give the agent a larger --conntrack-min, and reboot the node"
 )
 # Full of ended flows, which a busy node has many of, and of half-open ones during a flood.
-_EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_ct_dsr", "lb_fragments")
+_EVICTING = ("lb_ct_short", "lb_ct_udp", "lb_ct_dsr", "lb_fragments", "lb_client_uses")
 _OLDEST = (
     "usual where many connections end; the least recently used entry is evicted; `ebpflb maps "
     "dump NAME` shows who uses it"
 )
+_CLIENTS = "when it is full, a client that has opened nothing for the longest time begins anew"
 _NOT_KEPT = (
     "when it is full, new sockets are translated but not tracked, and new clients have no session "
     "affinity; `ebpflb maps dump NAME` shows who uses it"
 )
 _ADVICE = {
     **dict.fromkeys(("lb_frontends", "lb_descs", "lb_slots", "lb_backends", "lb_names"), _GROWS),
-    **dict.fromkeys(("lb_addrs", "lb_src_ranges"), _GROWS),
+    **dict.fromkeys(("lb_addrs", "lb_src_ranges", "lb_limits"), _GROWS),
     "lb_conntrack": _MORE_FLOWS,
     "lb_ct_stream": _MORE_STREAMS,
     **dict.fromkeys(_EVICTING, _OLDEST),
+    "lb_client_uses": _CLIENTS,
     **dict.fromkeys(("lb_sockets", "lb_connections", "lb_affinity"), _NOT_KEPT),
     "lb_subnets": "further subnets are masqueraded with the first address of their device",
     **dict.fromkeys(("lb_devices", "lb_netns"), "no more devices or pods can be served"),

@@ -86,6 +86,7 @@ class Sizes:
     backends: int = 1024
     addrs: int = 1024
     src_ranges: int = 16384
+    limits: int = 512
     names: int = 512
     conntrack: int = 131072
     ct_short: int = 16384
@@ -199,6 +200,9 @@ SERVICE_MAPS: Mapping[str, MapSpec] = {
         WhenFull.GROWS,
         _READ_BY_USE,
     ),
+    "lb_limits": MapSpec(
+        MapType.HASH, u32, structs.LbLimit, "limits", WhenFull.GROWS, _READ_BY_USE
+    ),
     "lb_names": MapSpec(MapType.HASH, u32, structs.LbName, "names", WhenFull.GROWS, _READ),
     "lb_count_front": MapSpec(
         MapType.PERCPU_ARRAY, u32, structs.LbCounts, "frontends", WhenFull.GROWS
@@ -262,6 +266,9 @@ FLOW_MAPS: Mapping[str, MapSpec] = {
     ),
     "lb_clients": MapSpec(
         MapType.LRU_HASH, structs.LbClientKey, structs.LbClient, _CLIENTS, WhenFull.EVICTS
+    ),
+    "lb_client_uses": MapSpec(
+        MapType.LRU_HASH, structs.LbClientKey, structs.LbClientUse, _CLIENTS, WhenFull.EVICTS
     ),
     "lb_conn_places": MapSpec(
         MapType.ARRAY,

@@ -39,6 +39,7 @@ class DescFlag(IntFlag):
     LB_DESC_UNSERVED_PASS = 8192
     LB_DESC_ECHO = 16384
     LB_DESC_RETRY = 64
+    LB_DESC_LIMITS = 128
 
 
 class SchedulerCode(IntEnum):
@@ -57,6 +58,12 @@ class BackendFlag(IntFlag):
     LB_BACKEND_WATCHED = 16
     LB_BACKEND_EJECTED = 32
     LB_BACKEND_TRIAL = 64
+
+
+class LimitFlag(IntFlag):
+    LB_LIMIT_OPEN_DROPS = 1
+    LB_LIMIT_CLIENT_OPEN_DROPS = 2
+    LB_LIMIT_CLIENT_NEW_DROPS = 4
 
 
 class SocketPriority(IntEnum):
@@ -190,6 +197,9 @@ class DropReason(IntEnum):
     LB_DROP_UNKNOWN_CONNECTION = 16, "of a connection to a Service that this node does not know"
     LB_DROP_UNSERVED_PORT = 17, "no Service at the address has this port, and one says drop"
     LB_DROP_ECHO = 18, "more pings to addresses of Services than this node answers"
+    LB_DROP_BACKENDS_FULL = 19, "the endpoints have as many connections as the Service allows each"
+    LB_DROP_CLIENT_OPEN = 20, "the client has as many open connections as the Service allows"
+    LB_DROP_CLIENT_NEW = 21, "the client opens connections faster than the Service allows"
 
 
 class DropPlace(IntEnum):
@@ -263,6 +273,7 @@ PREFIXES: Mapping[EnumType, str] = {
     DescFlag: "LB_DESC_",
     SchedulerCode: "LB_SCHEDULER_",
     BackendFlag: "LB_BACKEND_",
+    LimitFlag: "LB_LIMIT_",
     SocketPriority: "LB_SOCKET_",
     AddrFlag: "LB_ADDR_",
     DeviceKind: "LB_DEVICE_",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ctypes mirrors of the structs in bpf/types.h: same order, same names, host byte order.
 
-This is the only description of their layout. Each compile asserts that C agrees, and faster code
-for packing and unpacking derives its format from here (`packed_format()`).
+This is the only description of their layout. Each compile asserts that C agrees (assertions.py),
+and faster code for packing and unpacking derives its format from here (`packed_format()`).
 """
 
 import ctypes
@@ -121,6 +121,17 @@ class LbFailures(Struct):
         ("failed", u64),
         ("tried", u64),
         ("busy_until", u64),
+    ]
+
+
+class LbLimit(Struct, flags=enums.LimitFlag):
+    _fields_ = [
+        ("interval", u64),
+        ("burst", u64),
+        ("open", u32),
+        ("client_open", u32),
+        ("flags", u32),
+        ("pad", u32),
     ]
 
 
@@ -306,6 +317,10 @@ class LbClient(Struct):
     _fields_ = [("established", u64), ("backend", u32), ("serial", u32)]
 
 
+class LbClientUse(Struct):
+    _fields_ = [("open", s64), ("due", u64)]
+
+
 class LbAffinity(Struct):
     _fields_ = [("backend", u32), ("serial", u32), ("last_used", u64)]
 
@@ -466,29 +481,3 @@ def _chosen(
         else:
             size = sum(ctypes.sizeof(kinds[name]) for name in field)
             yield getattr(struct, field[0]).offset, f"{size}s"
-
-
-def layout_assertions() -> str:
-    """C text that fails to compile if types.h differs from these mirrors or from enums.py."""
-    return "\n".join(_assertions()) + "\n"
-
-
-def _assertions() -> Iterator[str]:
-    for name, struct in STRUCTS.items():
-        yield _assertion(f"sizeof(struct {name})", ctypes.sizeof(struct))
-        for field in field_names(struct):
-            place = getattr(struct, field)
-            yield _assertion(f"__builtin_offsetof(struct {name}, {field})", place.offset)
-            yield _assertion(f"sizeof(((struct {name} *)0)->{field})", place.size)
-    yield _assertion("LB_FLOW_RECORD_VERSION", FLOW_RECORD_VERSION)
-    for enum in enums.PREFIXES:
-        # Beside the code that it names, and so in whole programs only.
-        is_elsewhere = enum is enums.SchedulerCode
-        yield from ["#ifdef LB_SCHEDULER_H"] * is_elsewhere
-        for name, member in enum.__members__.items():
-            yield _assertion(name, member.value)
-        yield from ["#endif"] * is_elsewhere
-
-
-def _assertion(expression: str, value: int) -> str:
-    return f'_Static_assert({expression} == {value}, "{expression} != {value}, see structs.py");'

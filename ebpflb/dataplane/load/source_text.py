@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import ebpflb
-from ebpflb.dataplane.layout.structs import layout_assertions
+from ebpflb.dataplane.layout.assertions import layout_assertions
 
 PROGRAM_FILES = ("cgroup_sock.c", "sock_ops.c", "tc.c", "xdp.c")
 UAPI_INCLUDES = (
