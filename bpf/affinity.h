@@ -69,25 +69,38 @@ static __always_inline void lb_affinity_replace(struct lb_affinity *entry,
  * Returns 1 with choice filled if the entry is valid for this flow. Every field is checked, because
  * the kernel may reuse the element for another client in the meantime.
  */
-static __always_inline int lb_affinity_recall(const struct lb_affinity *entry, __u32 timeout,
-					      const struct lb_range *range, __u64 now,
+static __always_inline int lb_affinity_recall(const struct lb_affinity *entry,
+					      const struct lb_opening *opening, __u64 now,
 					      struct lb_choice *choice)
 {
 	__u64 chosen = *(volatile __u64 *)entry;
 	struct lb_affinity value;
 
 	__builtin_memcpy(&value, &chosen, sizeof(chosen));
-	if ((__s64)(now - entry->last_used) >= (__s64)(timeout * LB_SECOND))
+	if ((__s64)(now - entry->last_used) >= (__s64)(opening->desc->affinity_timeout * LB_SECOND))
 		return 0;
-	if (!lb_range_has(range, value.backend))
+	if (!lb_range_has(opening->range, value.backend))
 		return 0;
 	choice->index = value.backend;
 	choice->backend = lb_backend_usable(value.backend, value.serial);
-	return choice->backend && lb_backend_admits(choice, 0);
+	return choice->backend && lb_backend_suits(opening, choice, 0);
+}
+
+/* The client's flows to come go to where this one goes. */
+static __always_inline void lb_affinity_move(const struct lb_opening *opening,
+					     const struct lb_choice *choice)
+{
+	struct lb_client_key key = { .service = opening->desc->service,
+				     .client = *opening->client };
+	struct lb_affinity *entry = lb_affinity.lookup(&key);
+	struct lb_affinity value = lb_affinity_of(choice, lb_now());
+
+	if (entry)
+		lb_affinity_replace(entry, &value);
 }
 
 /* Like lb_backend_select(), but session affinity comes first if the Service port has it. */
-static __always_inline int lb_affinity_select(const struct lb_opening *opening,
+static __always_inline int lb_affinity_prefer(const struct lb_opening *opening,
 					      struct lb_choice *choice)
 {
 	const struct lb_desc *desc = opening->desc;
@@ -111,8 +124,7 @@ static __always_inline int lb_affinity_select(const struct lb_opening *opening,
 		if (!entry)
 			return LB_NEXT;
 	}
-	if (lb_affinity_recall(entry, desc->affinity_timeout, opening->range, now, choice) &&
-	    !lb_retry_excludes(opening->retry, choice->index)) {
+	if (lb_affinity_recall(entry, opening, now, choice)) {
 		*(volatile __u64 *)&entry->last_used = now;
 		return LB_NEXT;
 	}
@@ -122,6 +134,24 @@ static __always_inline int lb_affinity_select(const struct lb_opening *opening,
 	value = lb_affinity_of(choice, now);
 	lb_affinity_replace(entry, &value);
 	return LB_NEXT;
+}
+
+/* The same, and if that backend is full, another one. */
+static __always_inline int lb_affinity_select(const struct lb_opening *opening,
+					      struct lb_choice *choice)
+{
+	int verdict = lb_affinity_prefer(opening, choice);
+	struct lb_limit *limit;
+
+	if (verdict)
+		return verdict;
+	limit = lb_backend_limit(opening, choice);
+	if (!limit)
+		return LB_NEXT;
+	verdict = lb_backend_pass_full(opening, limit, choice);
+	if (!verdict && opening->desc->affinity_timeout)
+		lb_affinity_move(opening, choice);
+	return verdict;
 }
 
 #endif

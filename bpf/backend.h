@@ -4,6 +4,7 @@
 #define LB_BACKEND_H
 
 #include "ejection.h"
+#include "limits.h"
 #include "maps.h"
 #include "retry.h"
 #include "scheduler.h"
@@ -58,6 +59,18 @@ static __always_inline int lb_backend_admits(const struct lb_choice *choice, __u
 	       lb_trial_admits(choice->index, client_bit);
 }
 
+/* 1 unless the backend is on trial, or has failed the flow; without a branch. */
+static __always_inline __u64 lb_backend_is_plain(const struct lb_opening *opening,
+						 const struct lb_choice *choice)
+{
+	__u64 is_plain = lb_is_zero(choice->backend->flags & LB_BACKEND_TRIAL);
+
+	if (opening->retry)
+		is_plain &= ~lb_is_zero(opening->retry->failed ^ (1 + choice->index)) &
+			    ~lb_is_zero(opening->retry->first ^ lb_retry_mark(choice->index));
+	return is_plain;
+}
+
 /* Whether the flow may have the chosen backend, if any other is left. */
 static __always_inline int lb_backend_suits(const struct lb_opening *opening,
 					    struct lb_choice *choice, __u64 client_bit)
@@ -108,6 +121,51 @@ static __always_inline int lb_backend_select(const struct lb_opening *opening,
 			!lb_retry_excludes(opening->retry, choice->index)))
 		return verdict;
 	return lb_backend_pass_trials(opening, i, choice);
+}
+
+/* A limit that keeps the flow from the chosen backend, or NULL. */
+static __always_inline struct lb_limit *lb_backend_limit(const struct lb_opening *opening,
+							 const struct lb_choice *choice)
+{
+	struct lb_limit *limit = lb_limit_of(opening->desc->flags, opening->desc->service);
+
+	return limit && lb_limit_is_full(limit, choice->index) ? limit : NULL;
+}
+
+/*
+ * Instead of a backend that is full, one of the next slots whose backend is not; if possible, none that
+ * is on trial or has failed the flow. No branch depends on what is found, or the verifier would explore
+ * both sides at every step.
+ */
+static __always_inline int lb_backend_pass_full(const struct lb_opening *opening,
+						const struct lb_limit *limit,
+						struct lb_choice *choice)
+{
+	const struct lb_range *range = opening->range;
+	__u32 i = range->base + (choice->number + choice->index) % range->count;
+	__u64 found = 0, best = 0;
+	__u64 rank, is_better;
+	__s64 *open;
+	int index;
+
+	for (int tries = 0; tries < LB_FULL_TRIED; tries++) {
+		if (lb_backend_at(i, choice))
+			return opening->hook ? -LB_DROP_NO_ENDPOINT : LB_PASS;
+		index = choice->index;
+		open = lb_open.lookup(&index);
+		if (!open)
+			return opening->hook ? -LB_DROP_NO_ENDPOINT : LB_PASS;
+		rank = lb_limit_has_room(limit, *(volatile __s64 *)open);
+		rank += rank & lb_backend_is_plain(opening, choice);
+		is_better = (best - rank) >> 63;
+		best += (rank - best) & -is_better;
+		found += (i - found) & -is_better;
+		i = range->base + (i - range->base + 1) % range->count;
+	}
+	if (!best)
+		return lb_limit_if_full(opening, limit);
+	choice->number = found - range->base + 1;
+	return lb_backend_at(found, choice);
 }
 
 /*

@@ -23,6 +23,14 @@ static __always_inline int lb_ct_is_syn(const struct lb_packet *pkt)
 	return (pkt->tcp_flags & (LB_TCP_SYN | LB_TCP_ACK | LB_TCP_RST | LB_TCP_FIN)) == LB_TCP_SYN;
 }
 
+/* Whether a packet may start an unknown flow. */
+static __always_inline int lb_is_opening(const struct lb_packet *pkt)
+{
+	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR)
+		return 0;
+	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
+}
+
 static __always_inline __u8 lb_ct_state(const struct lb_conntrack *entry)
 {
 	return entry->state | entry->other_state;

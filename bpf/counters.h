@@ -9,6 +9,7 @@
 #include "maps.h"
 #include "packet.h"
 #include "types.h"
+#include "verdict.h"
 
 /* ifindex: a host device, or enum lb_drop_place. */
 static __always_inline void lb_count_drop_at(__u32 ifindex, int reason)
@@ -48,14 +49,14 @@ static __always_inline void lb_count_connection(int frontend, int backend)
 		__sync_fetch_and_add(&counts->connections, 1);
 }
 
-/* verdict: -LB_DROP_NO_ENDPOINT counts as refused, any other as dropped. */
+/* A connection is refused or dropped. */
 static __always_inline void lb_count_failure(int frontend, int verdict)
 {
 	struct lb_counts *counts = lb_count_front.lookup(&frontend);
 
 	if (!counts)
 		return;
-	if (verdict == -LB_DROP_NO_ENDPOINT)
+	if (lb_is_refusal(-verdict))
 		__sync_fetch_and_add(&counts->refused, 1);
 	else
 		__sync_fetch_and_add(&counts->dropped, 1);

@@ -16,9 +16,9 @@
 #include "ct_state.h"
 #include "counters.h"
 #include "ejection.h"
+#include "flow_record.h"
 #include "maps.h"
 #include "masquerade.h"
-#include "open_connections.h"
 #include "packet.h"
 #include "scheduler.h"
 #include "tunnel.h"
@@ -142,7 +142,7 @@ static __always_inline void lb_dsr_close(struct lb_packet *pkt, struct lb_conntr
 	if (was & (end | LB_CT_CLOSED))
 		return;
 	if (!(was & LB_CT_OTHER_FIN))
-		lb_open_end(entry->desc_flags, entry->backend, entry->serial);
+		lb_flow_note_end(entry, &pkt->tuple.saddr);
 	entry->state |= end == LB_CT_CLOSED ? end : end | LB_CT_ESTABLISHED;
 	if (!(was & LB_CT_ESTABLISHED))
 		return;

@@ -7,6 +7,7 @@
 #include "counters.h"
 #include "dsr.h"
 #include "flow_record.h"
+#include "limits.h"
 #include "open_connections.h"
 #include "packet.h"
 #include "snat.h"
@@ -37,8 +38,10 @@ static __always_inline int lb_flow_begin(void *ctx, struct lb_packet *pkt, struc
 	if (verdict)
 		return verdict;
 	lb_open_begin(flow->desc_flags, flow->backend);
-	if (!(LB_HAS_DSR && flow->flags & LB_CT_TUNNELED))
+	if (!(LB_HAS_DSR && flow->flags & LB_CT_TUNNELED)) {
+		lb_limit_begin(pkt, flow, lb_is_opening(pkt) && !flow->retry.failed);
 		lb_count_first_packet(pkt, flow->frontend, flow->backend);
+	}
 	return LB_NEXT;
 }
 

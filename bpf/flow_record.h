@@ -13,6 +13,7 @@
 #include "ejection.h"
 #include "frontend.h"
 #include "histogram.h"
+#include "limits.h"
 #include "maps.h"
 #include "open_connections.h"
 #include "packet.h"
@@ -172,6 +173,18 @@ static __always_inline void lb_flow_count_failed(const struct lb_conntrack *orig
 	lb_ejection_note_failure(original->backend, original->serial, &client);
 }
 
+/*
+ * A flow is no longer open. original: its entry; client: the address before SNAT, whose limits are those
+ * of the node that chose the backend (flow_begin.h).
+ */
+static __always_inline void lb_flow_note_end(const struct lb_conntrack *original,
+					     const struct lb_addr *client)
+{
+	lb_open_end(original->desc_flags, original->backend, original->serial);
+	if (!(LB_HAS_DSR && original->flags & LB_CT_TUNNELED))
+		lb_limit_end(original, client);
+}
+
 /* Counts and records the flow that this packet ended, if any. */
 static __always_inline void lb_flow_end_report(void)
 {
@@ -193,23 +206,23 @@ static __always_inline void lb_flow_end_report(void)
 	else if (ending->end == LB_END_CLOSED || ending->end == LB_END_RESET)
 		lb_histograms_add(LB_PATH_TC, lb_now() - original->created,
 				  original->bytes + reply->bytes);
-	lb_open_end(original->desc_flags, original->backend, original->serial);
+	lb_flow_note_end(original, &ending->key.saddr);
 	lb_flow_record(LB_FLOW_END, &ending->key, original, reply, ending->end);
 	ending->end = 0;
 }
 
-/* Like lb_flow_record_reserve(), for a flow that is refused or dropped. */
+/* Like lb_flow_record_reserve(), for a flow that is refused or dropped. reason: -verdict. */
 static __always_inline struct lb_flow_record *
 lb_flow_record_failure(__u8 proto, const struct lb_desc *desc, int hook, int reason)
 {
-	int is_refused = reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT ||
+	int is_refused = lb_is_refusal(reason) ||
 			 (reason == LB_DROP_UNKNOWN_CONNECTION && proto == IPPROTO_TCP);
 	int event = is_refused ? LB_FLOW_REFUSED : LB_FLOW_DROPPED;
 	struct lb_flow_record *record = lb_flow_record_reserve(event, proto, hook);
 
 	if (!record)
 		return NULL;
-	record->reason = reason;
+	record->reason = lb_reason_of(-reason);
 	if (desc) {
 		record->service = desc->service;
 		record->desc_flags = desc->flags;

@@ -5,6 +5,7 @@
 
 #include "packet.h"
 #include "path_mtu.h"
+#include "verdict.h"
 
 /* Not redirects, which are for a router's neighbours, nor source quench, which is obsolete. */
 static __always_inline int lb_icmp_is_error(const struct lb_packet *pkt, __u8 type)
@@ -21,7 +22,7 @@ static __always_inline int lb_icmp_fill(struct lb_icmp *icmp, const struct lb_pa
 {
 	icmp->csum = 0;
 	icmp->rest = 0;
-	if (reason == LB_DROP_NO_ENDPOINT || reason == LB_DROP_UNKNOWN_PORT) {
+	if (lb_is_refusal(reason)) {
 		icmp->type = pkt->is_ipv4 ? ICMP_DEST_UNREACH : ICMPV6_DEST_UNREACH;
 		icmp->code = pkt->is_ipv4 ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH;
 		return 1;

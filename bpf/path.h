@@ -232,7 +232,7 @@ static __always_inline int lb_tc_action(struct __sk_buff *skb, const struct lb_p
 		return TC_ACT_SHOT;
 	if (verdict >= 0)
 		return TC_ACT_UNSPEC;
-	lb_count_drop_at(is_pod ? LB_DROP_AT_POD : skb->ifindex, -verdict);
+	lb_count_drop_at(is_pod ? LB_DROP_AT_POD : skb->ifindex, lb_reason_of(verdict));
 	if (lb_reject(skb, pkt, -verdict, hook, mtu) == LB_REDIRECT)
 		return TC_ACT_REDIRECT;
 	return TC_ACT_SHOT;

@@ -24,7 +24,7 @@ struct lb_opening {
 	const struct lb_range *range; /* of desc, for this client */
 	const struct lb_addr *client;
 	int turn;     /* index in lb_turns */
-	__u8 hook;    /* of a packet */
+	__u8 hook;    /* of a packet, 0 at a socket */
 	void *socket; /* the context of its hook; NULL for a packet */
 	__u32 hashed_slot;
 	__u32 number;                 /* of an earlier choice, see struct lb_choice */

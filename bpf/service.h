@@ -12,6 +12,7 @@
 #include "frontend.h"
 #include "hairpin.h"
 #include "handed_choice.h"
+#include "limits.h"
 #include "listener.h"
 #include "maps.h"
 #include "masquerade.h"
@@ -58,8 +59,14 @@ static __always_inline int lb_service_match(void *ctx, const struct lb_packet *p
 static __always_inline int lb_service_choose(const struct lb_opening *opening,
 					     struct lb_choice *choice)
 {
-	int verdict = lb_source_range_check(opening->desc, opening->client);
+	const struct lb_desc *desc = opening->desc;
+	int verdict = lb_source_range_check(desc, opening->client);
+	struct lb_limit *limit;
 
+	if (verdict)
+		return verdict;
+	limit = lb_limit_of(desc->flags, desc->service);
+	verdict = lb_limit_check_client(opening, limit);
 	if (verdict)
 		return verdict;
 	return lb_affinity_select(opening, choice);

@@ -9,6 +9,7 @@
 #include "counters.h"
 #include "filter.h"
 #include "frontend.h"
+#include "limits.h"
 #include "listener.h"
 #include "maps.h"
 #include "nested_namespace.h"
@@ -88,14 +89,15 @@ static __always_inline int lb_socket_match(struct bpf_sock_addr *ctx, struct lb_
 
 /*
  * Frontends that need the client's address, or whose connections are retried, are left to tc if it
- * covers the pod.
+ * covers the pod. Without that, a client has no limits.
  */
 static __always_inline int lb_socket_check_client(struct bpf_sock_addr *ctx,
-						  const struct lb_desc *desc)
+						  const struct lb_desc *desc,
+						  const struct lb_limit *limit)
 {
 	__u32 flags;
 
-	if (!desc->affinity_timeout &&
+	if (!desc->affinity_timeout && !lb_limit_is_of_clients(limit) &&
 	    !(desc->flags & (LB_DESC_SOURCE_RANGES | LB_DESC_MASQUERADE | LB_DESC_RETRY)))
 		return LB_NEXT;
 	flags = lb_netns_flags(ctx);
@@ -110,7 +112,8 @@ static __always_inline int lb_socket_choose(struct bpf_sock_addr *ctx, const str
 					    const struct lb_addr *peer, struct lb_choice *choice)
 {
 	const struct lb_desc *desc = match->desc;
-	int verdict = lb_socket_check_client(ctx, desc);
+	struct lb_limit *limit = lb_limit_of(desc->flags, desc->service);
+	int verdict = lb_socket_check_client(ctx, desc, limit);
 	struct lb_opening opening = {};
 	struct lb_addr client = {};
 	__u32 port = 0;
@@ -178,7 +181,7 @@ static __always_inline int lb_socket_is_left_to_listener(struct bpf_sock_addr *c
 }
 
 /*
- * LB_PASS: not a frontend, or not for this hook. An empty range that drops is left to tc, which
+ * LB_PASS: not a frontend, or not for this hook. What drops without an answer is left to tc, which
  * sends nothing back; a refusal is answered here.
  */
 static __always_inline int lb_socket_select(struct bpf_sock_addr *ctx, const struct lb_peer *peer,

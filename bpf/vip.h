@@ -17,14 +17,6 @@
 #include "tunnel.h"
 #include "verdict.h"
 
-/* Whether a packet may start an unknown flow. */
-static __always_inline int lb_is_opening(const struct lb_packet *pkt)
-{
-	if (LB_HAS_DSR && pkt->routing & LB_IS_ERROR)
-		return 0;
-	return pkt->tuple.proto == IPPROTO_UDP || lb_ct_is_syn(pkt);
-}
-
 /* Whether the route in fib leads to a router, not to the destination itself. */
 static __always_inline int lb_is_via_router(const struct bpf_fib_lookup *fib,
 					    const struct lb_packet *pkt)
