@@ -50,6 +50,7 @@ _COMPARED: Mapping[str, Callable[[Frontend], object]] = {
     "use of the backup": lambda frontend: frontend.backup,
     "unserved ports": lambda frontend: frontend.unserved or "default",
     "retry": lambda frontend: frontend.retry,
+    "limits": lambda frontend: str(frontend.limits) or "none",
 }
 
 
@@ -194,6 +195,7 @@ def encode_frontend(frontend: Frontend) -> Plain:
         "backup": str(frontend.backup),
         "unserved": frontend.unserved or "",
         "retry": frontend.retry,
+        "limits": str(frontend.limits),
     }
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ebpflb.model.address import WILDCARD, Address, Protocol, SocketAddress
 from ebpflb.model.ejection import NO_WATCH, EjectionState, PortWatch
 from ebpflb.model.endpoint import EndpointSlice, PortEndpoint, endpoints_of
+from ebpflb.model.extensions.limits import NO_LIMITS, Limits
 from ebpflb.model.extensions.retry import retries
 from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weighing import ToWeigh, Weighing
@@ -130,7 +131,8 @@ class Frontend:
     may have been told before that the Service has DSR. backup: what it has of the Service's backup.
     counts_open: its open connections are counted, even if the scheduler does not need that.
     unserved: what its Service asks for at other ports of the address.
-    retry: a connection that a backend does not answer or refuses goes to another one.
+    retry: a connection that a backend does not answer or refuses goes to another one. limits: the
+    same for all frontends of a Service port.
     """
 
     key: FrontendKey
@@ -153,14 +155,14 @@ class Frontend:
     backup: BackupUse = BackupUse.NONE
     counts_open: bool = False
     unserved: Unserved | None = None
+    retry: bool = False
+    limits: Limits = NO_LIMITS
 
     @property
     def answers_pings(self) -> bool:
         """Whether its address answers pings because of it."""
         is_vip = self.type is not FrontendType.NODE_PORT and self.service.port != HEALTH_CHECK
         return is_vip and bool(self.others.backends)
-
-    retry: bool = False
 
     def admits(self, client: Address) -> bool:
         """Whether the client is within the source ranges."""
@@ -373,6 +375,8 @@ def _plan_port(
             here=() if inside else here,
             unserved=port.annotated.vip_unserved if is_vip else None,
             retry=retries(port.annotated, port.name.protocol),
+            limits=port.annotated.limits,
+            counts_open=port.annotated.limits.counts_open,
         )
 
 

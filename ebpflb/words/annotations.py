@@ -14,6 +14,12 @@ EJECTION = f"{PREFIX}ejection"
 DSR = f"{PREFIX}dsr"
 # On a Service: "true" or "false".
 RETRY = f"{PREFIX}retry"
+# On a Service: a number, and perhaps "drop".
+MAX_CONNECTIONS = f"{PREFIX}max-connections"
+# The same.
+MAX_CONNECTIONS_PER_CLIENT = f"{PREFIX}max-connections-per-client"
+# On a Service: NUMBER/s or NUMBER/min, and perhaps "burst NUMBER" and "drop".
+NEW_CONNECTIONS_PER_CLIENT = f"{PREFIX}new-connections-per-client"
 # On a Service: "pods", or LABEL=VALUE:WEIGHT, separated by commas.
 WEIGHTS = f"{PREFIX}weights"
 # On a Service: "idle DURATION, NUMBER/min", and perhaps "dry-run".
@@ -40,6 +46,7 @@ SLICE_WEIGHT = "service.cilium.io/weight"
 
 ANNOTATIONS = (
     *(SCHEDULER, EJECTION, DSR, RETRY),
+    *(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_CLIENT, NEW_CONNECTIONS_PER_CLIENT),
     *(WEIGHTS, WEIGHT, SLICE_WEIGHT),
     *(REBALANCE, MAX_CONNECTION_AGE, ON_ENDPOINT_GONE),
     *(BACKUP, BACKUP_FOR, SPILL_AT),

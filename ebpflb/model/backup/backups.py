@@ -43,7 +43,7 @@ class Lent(NamedTuple):
         if not self.ports:
             return frontends
         return tuple(
-            replace(each, backup=self._use(each), counts_open=self.counts_open)
+            replace(each, backup=self._use(each), counts_open=self.counts_open or each.counts_open)
             for each in frontends
         )
 

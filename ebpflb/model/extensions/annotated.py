@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from ebpflb.model.extensions.lifetime import EndingRules, MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.limits import Limits, OpenLimit, RateLimit
 from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weights import Weights
 from ebpflb.words.scheduler import Scheduler
@@ -18,13 +19,17 @@ class Annotated:
     of another Service. backup_for: the namespaces that may use this one so. spill_at: from how many
     open connections on new ones also go to the backup. vip_unserved: None for rejecting only what
     this node would send back to the network. no_local_endpoint: None for drop. retry: whether a
-    connection that an endpoint fails goes to another one.
+    connection that an endpoint fails goes to another one. max_open, max_open_per_client and
+    new_per_client: None for no limit.
     """
 
     scheduler: Scheduler | None = None
     dsr: bool | None = None
     ejection: int | None = None
     retry: bool = False
+    max_open: OpenLimit | None = None
+    max_open_per_client: OpenLimit | None = None
+    new_per_client: RateLimit | None = None
     weights: Weights | None = None
     rebalance: Rebalance | None = None
     max_age: MaxAge | None = None
@@ -34,6 +39,10 @@ class Annotated:
     spill_at: int | None = None
     vip_unserved: Unserved | None = None
     no_local_endpoint: NoLocalEndpoint | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_open, self.max_open_per_client, self.new_per_client)
 
     @property
     def ending(self) -> EndingRules | None:

@@ -8,6 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 from ebpflb.config import values
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
 from ebpflb.model.extensions.lifetime import MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.limits import (
+    BUSIEST,
+    DROP,
+    FASTEST,
+    OpenLimit,
+    RateLimit,
+    rate_limit,
+)
 from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.extensions.weights import HEAVIEST, Share, Weights
 from ebpflb.words import annotations as words
@@ -120,11 +128,44 @@ def _namespaces(text: str) -> tuple[str, ...]:
     return names
 
 
+_OPEN_FORM = "must be a number, as in 100, or with drop, as in 100, drop"
+_BURST = "burst "
+_PER_SECOND = "/s"
+_NEW_FORM = (
+    "must be NUMBER/s or NUMBER/min, and perhaps burst NUMBER and drop, as in 10/s, burst 50, drop"
+)
+
+
+def _open_limit(text: str) -> OpenLimit:
+    number, *words = map(str.strip, text.split(","))
+    if words not in ([], [DROP]):
+        raise ValueError(_OPEN_FORM)
+    return OpenLimit(values.Number(1, _MOST_OPEN)(number), bool(words))
+
+
+def _rate_limit(text: str) -> RateLimit:
+    rate, *words = map(str.strip, text.split(","))
+    unit = next((each for each in (_PER_SECOND, _PER_MINUTE) if rate.endswith(each)), "")
+    bursts = [each.removeprefix(_BURST) for each in words if each.startswith(_BURST)]
+    drops = words.count(DROP)
+    if not unit or max(drops, len(bursts)) > 1 or drops + len(bursts) < len(words):
+        raise ValueError(_NEW_FORM)
+    return rate_limit(
+        values.Number(1, FASTEST)(rate.removesuffix(unit)),
+        per_minute=unit == _PER_MINUTE,
+        burst=values.Number(1, BUSIEST)(bursts[0]) if bursts else 0,
+        drops=bool(drops),
+    )
+
+
 OF_SERVICES: Mapping[str, Syntax] = {
     words.SCHEDULER: Syntax("scheduler", _one_of({each.value: each for each in Scheduler})),
     words.EJECTION: Syntax("ejection", values.ejection),
     words.DSR: Syntax("dsr", SWITCH, _switch_text),
     words.RETRY: Syntax("retry", SWITCH, _switch_text),
+    words.MAX_CONNECTIONS: Syntax("max_open", _open_limit),
+    words.MAX_CONNECTIONS_PER_CLIENT: Syntax("max_open_per_client", _open_limit),
+    words.NEW_CONNECTIONS_PER_CLIENT: Syntax("new_per_client", _rate_limit),
     words.WEIGHTS: Syntax("weights", _weights, _weights_text),
     words.REBALANCE: Syntax("rebalance", _rebalance, _rebalance_text),
     words.MAX_CONNECTION_AGE: Syntax("max_age", _max_age, _max_age_text),

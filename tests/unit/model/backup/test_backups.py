@@ -10,6 +10,7 @@ from ebpflb.model.backup.spill import QUIET_SECONDS
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionState, FailureCount
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, SlicePort
+from ebpflb.model.extensions.limits import OpenLimit
 from ebpflb.model.plan import Backend, Choice, Defaults, Frontend, IfEmpty
 from ebpflb.model.selection import Selection
 from ebpflb.model.service import Dsr, Service, ServiceName, TrafficPolicy
@@ -240,6 +241,8 @@ def test_without_the_annotation_it_does_not_spill_over_any_more():
     changes.backups.observe({of(changes).service: 10}, 0)
     changes.set(BACKED)
     assert (offered(changes), of(changes).counts_open) == (["10.1.0.1"], False)
+    changes.set(BACKED.annotated_with(max_open=OpenLimit(5)))
+    assert of(changes).counts_open
     assert changes.backups.has_spilling
     changes.backups.observe({}, 1)
     assert not changes.backups.has_spilling

@@ -5,6 +5,7 @@ import pytest
 
 from ebpflb.model.extensions.annotated import NOTHING, Annotated
 from ebpflb.model.extensions.lifetime import EndingRules, MaxAge, OnEndpointGone, Rebalance
+from ebpflb.model.extensions.limits import OpenLimit, RateLimit
 from ebpflb.model.extensions.syntax import OF_SERVICES, text_of
 from ebpflb.model.extensions.weights import Share, Weights
 
@@ -22,6 +23,19 @@ READ = [
     ("backup-for", "shop, dev", ("shop", "dev"), "shop,dev"),
     ("spill-at", "500", 500, "500"),
     ("retry", "true", True, "true"),
+    ("max-connections", "100", OpenLimit(100), "100"),
+    ("max-connections", " 100 ,drop", OpenLimit(100, drops=True), "100, drop"),
+    ("max-connections-per-client", "20", OpenLimit(20), "20"),
+    ("new-connections-per-client", "10/s", RateLimit(10, 1, 10), "10/s, burst 10"),
+    ("new-connections-per-client", "30/min", RateLimit(30, 60, 1), "30/min, burst 1"),
+    ("new-connections-per-client", "120/min", RateLimit(2, 1, 2), "2/s, burst 2"),
+    ("new-connections-per-client", "10/s,burst 50", RateLimit(10, 1, 50), "10/s, burst 50"),
+    (
+        "new-connections-per-client",
+        "10/s, drop, burst 50",
+        RateLimit(10, 1, 50, drops=True),
+        "10/s, burst 50, drop",
+    ),
 ]
 
 
@@ -35,6 +49,10 @@ def test_a_value_is_read_and_written(name: str, text: str, value: object, writte
 
 FORM = "must be idle DURATION, NUMBER/min, as in idle 30s, 5/min, and perhaps dry-run"
 WEIGHTS = "must be pods, or LABEL=VALUE:WEIGHT, separated by commas"
+OPEN = "must be a number, as in 100, or with drop, as in 100, drop"
+NEW = (
+    "must be NUMBER/s or NUMBER/min, and perhaps burst NUMBER and drop, as in 10/s, burst 50, drop"
+)
 WRONG = [
     ("scheduler", "wlc", "must be one of random, "),
     ("retry", "yes", "must be one of true, false"),
@@ -54,6 +72,25 @@ WRONG = [
     ("backup", "a/b/c", "must be the NAME of another Service, or NAMESPACE/NAME"),
     ("backup-for", "Shop", "must be names of namespaces, separated by commas, or *"),
     ("spill-at", "0", "want a number from 1 to 1000000000"),
+    *(("max-connections", text, OPEN) for text in ("100, refuse", "100, drop, drop", "100,", ",")),
+    *(
+        ("max-connections", text, "want a number from 1 to 1000000000")
+        for text in ("0", "-1", "1k", "10/s", "drop", "0x10", "1.5", "1000000001", ", drop")
+    ),
+    ("max-connections-per-client", "0", "want a number from 1 to 1000000000"),
+    *(
+        ("new-connections-per-client", text, NEW)
+        for text in (
+            *("10", "10/h", "burst 50", "burst 50, 10/s", "10/s, 20/s", "10/s, fast", "10/s,"),
+            *("10/s, drop, drop", "10/s, burst 5, burst 6", "10/s, burst"),
+        )
+    ),
+    *(
+        ("new-connections-per-client", text, "want a number from 1 to 10000")
+        for text in ("0/s", "-1/s", "/s", "10001/s", "10001/min", "0.5/s")
+    ),
+    ("new-connections-per-client", "10/s, burst 0", "want a number from 1 to 1000000"),
+    ("new-connections-per-client", "10/s, burst many", "want a number from 1 to 1000000"),
     ("vip-unserved", "refuse", "must be one of "),
     ("no-local-endpoint", "reject", "must be one of "),
 ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
+from ebpflb.model.extensions.limits import OpenLimit, rate_limit
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.node import Node
 from ebpflb.model.objects.kinds import ApiObject, Kind, key_of
@@ -62,6 +63,8 @@ def test_every_field_that_the_agent_reads_is_written(kind: Kind):
     [
         Service(ServiceName("default", "headless")),
         service("web", ejection=0, dsr=False, retry=True),
+        service("web", max_open=OpenLimit(9, drops=True), max_open_per_client=OpenLimit(2)),
+        service("web", new_per_client=rate_limit(90, per_minute=True, burst=5)),
         service("web", service_port(name=port_name("a"), affinity_timeout=10)),
         decode(service_manifest(**DUAL)),
         endpoint_slice("empty"),
