@@ -15,6 +15,7 @@ from ebpflb.dataplane.kernel.maps import BpfMap, MapSet
 from ebpflb.dataplane.kernel.uapi import MapFlag, MapType
 from ebpflb.dataplane.layout import enums, structs
 from ebpflb.dataplane.layout.structs import s64, u8, u32, u64
+from ebpflb.model.extensions.limits import NO_LIMITS
 from ebpflb.model.plan import Backend, Frontend
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefix
@@ -383,12 +384,13 @@ def flow_room(wanted: int, memory: int, cpus: int, *, has_dsr: bool = False) -> 
 def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> Sizes:
     """Room for twice these frontends: an update takes new slots before it frees the old ones."""
     flows = flows or FlowRoom(0, 0)
-    count, slots, backends, names = 0, 0, 0, set()
+    count, slots, backends, names, limited = 0, 0, 0, set(), set()
     ranges: set[tuple[ServicePortName, Prefix]] = set()
     tables: dict[tuple[ServicePortName, tuple[Backend, ...]], int] = {}
     for frontend in frontends:
         count += 1
         names.add(frontend.service)
+        limited.update([frontend.service] * (frontend.limits != NO_LIMITS))
         ranges.update((frontend.service, each) for each in frontend.allowed_sources)
         slots += len(frontend.local.backends) + len(frontend.others.backends)
         backends += max(len(frontend.local.backends), len(frontend.others.backends))
@@ -405,6 +407,7 @@ def sizes_for(frontends: Iterable[Frontend], flows: FlowRoom | None = None) -> S
             backends=_room(backends),
             addrs=_room(count),
             src_ranges=_room(len(ranges)),
+            limits=_room(len(limited)),
             names=_room(len(names)),
             conntrack=_ENTRIES_PER_FLOW * flows.established,
             ct_short=flows.first,

@@ -14,6 +14,7 @@ from ebpflb.dataplane.layout.structs import packed_format
 from ebpflb.errors import MapError
 from ebpflb.model.address import Address, Protocol
 from ebpflb.model.ejection import EjectionState
+from ebpflb.model.extensions.limits import NO_LIMITS, Limits, OpenLimit, rate_limit_of
 from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServicePortName, TrafficPolicy
@@ -31,6 +32,7 @@ _ADDR_STATE = packed_format(structs.LbAddrState)
 _NAME = packed_format(structs.LbName)
 _NAME_LENGTH = 63
 _LATENCY = packed_format(structs.LbLatency)
+_LIMIT = packed_format(structs.LbLimit)
 _SUBNET = packed_format(structs.LbSubnet)
 # The bits of the ifindex come before those of the address.
 _IFINDEX_BITS = 32
@@ -303,6 +305,7 @@ def desc_flags(frontend: Frontend) -> int:
     if frontend.unserved:
         flags |= _UNSERVED[frontend.unserved]
     flags |= enums.DescFlag.LB_DESC_RETRY * frontend.retry
+    flags |= enums.DescFlag.LB_DESC_LIMITS * (frontend.limits != NO_LIMITS)
     return int(flags | enums.DescFlag.LB_DESC_SOURCE_RANGES * bool(frontend.allowed_sources))
 
 
@@ -314,6 +317,32 @@ def backup_use(desc_flags: int) -> BackupUse:
 def unserved_of(desc: DescRecord) -> Unserved | None:
     """The reverse of `desc_flags()`."""
     return next((each for each, flag in _UNSERVED.items() if desc.flags & flag), None)
+
+
+def pack_limits(limits: Limits) -> bytes:
+    """struct lb_limit; empty without any."""
+    if limits == NO_LIMITS:
+        return b""
+    endpoint, client, new = limits
+    flags = enums.LimitFlag.LB_LIMIT_OPEN_DROPS * bool(endpoint and endpoint.drops)
+    flags |= enums.LimitFlag.LB_LIMIT_CLIENT_OPEN_DROPS * bool(client and client.drops)
+    flags |= enums.LimitFlag.LB_LIMIT_CLIENT_NEW_DROPS * bool(new and new.drops)
+    interval, ahead = (new.interval, new.ahead) if new else (0, 0)
+    most = endpoint.most if endpoint else 0, client.most if client else 0
+    return _LIMIT.pack(interval, ahead, *most, int(flags))
+
+
+def unpack_limits(value: bytes | None) -> Limits:
+    """The reverse of `pack_limits()`; None: without any."""
+    if not value:
+        return NO_LIMITS
+    interval, ahead, endpoint, client, flags = _LIMIT.unpack(value)
+    drops = [bool(flags & each) for each in enums.LimitFlag]
+    return Limits(
+        OpenLimit(endpoint, drops[0]) if endpoint else None,
+        OpenLimit(client, drops[1]) if client else None,
+        rate_limit_of(interval, ahead, drops=drops[2]) if interval else None,
+    )
 
 
 def scheduler_code(frontend: Frontend) -> int:

@@ -40,6 +40,7 @@ def compared(state: MapState) -> Parts:
         ("lb_frontends", state.frontends.keys, partial(_frontend, state)),
         ("lb_addrs", state.addresses.keys, state.addresses.value),
         ("lb_src_ranges", state.source_ranges.keys, state.source_ranges.value),
+        ("lb_limits", state.limits.keys, state.limits.value),
         ("lb_names", partial(map, pack_index, state.ports), partial(_name, state)),
         ("lb_pods_here", partial(_pods_here, state), partial(_pod_here, state)),
     ):

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.enums import FrontendTypeCode
+from ebpflb.dataplane.layout.enums import DescFlag, FrontendTypeCode
 from ebpflb.dataplane.layout.records import DescRecord
 from ebpflb.dataplane.services.addresses import Addresses
+from ebpflb.dataplane.services.limits import LimitRecords
 from ebpflb.dataplane.services.mirror import Mirror, Words
 from ebpflb.dataplane.services.slots import IndexRange, IndexRanges, Indices, NoRoomError
 from ebpflb.dataplane.services.source_ranges import SourceRanges
@@ -43,6 +44,7 @@ class Port:
     spare: frozenset[int] = frozenset()
     backends: "array[int]" = field(default_factory=lambda: array("I"))
     source_ranges: tuple[int, ...] = ()
+    has_limits: bool = False
 
 
 class MapState:
@@ -57,6 +59,7 @@ class MapState:
         self.backends = Mirror(maps["lb_backends"])
         self.addresses = Addresses(maps)
         self.source_ranges = SourceRanges(maps["lb_src_ranges"])
+        self.limits = LimitRecords(maps["lb_limits"])
         size = min(self.current.size, maps["lb_frontends"].max_entries)
         self.frontend_indices = Indices(size)
         self.desc_indices = Indices(self.descs.size, first=1)
@@ -138,6 +141,7 @@ class MapState:
         port.spare = (port.kept | port.here) - named or _NOTHING
         port.backends = array("I", sorted(named | port.spare))
         port.source_ranges = tuple({desc.source_ranges for desc in descs if desc.source_ranges})
+        port.has_limits = any(desc.flags & DescFlag.LB_DESC_LIMITS for desc in descs)
 
 
 class BackendRange(NamedTuple):

@@ -37,6 +37,7 @@ def read_back(state: MapState) -> None:
         mirror.load()
     state.addresses.load()
     state.source_ranges.load()
+    state.limits.load()
     names = {_number(key): value for key, value in state.maps["lb_names"].items()}
     frontends = {key: _number(value) for key, value in state.maps["lb_frontends"].items()}
     state.slots.load(_slots_in_use(state))
@@ -149,6 +150,7 @@ def _repair(state: MapState, frontends: Mapping[bytes, int], names: Mapping[int,
     state.maps["lb_frontends"].delete_batch(lost)
     _clear_words(state)
     _clear_backends(state)
+    state.limits.keep([port.identity for port in state.ports.values() if port.has_limits])
     nameless = [identity for identity in names if identity not in state.ports]
     state.maps["lb_names"].delete_batch(list(map(pack_index, nameless)))
     _repair_addresses(state)

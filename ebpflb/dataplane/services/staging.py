@@ -30,6 +30,7 @@ from ebpflb.dataplane.layout.records import (
     mean_latency,
     pack_backend,
     pack_index,
+    pack_limits,
     pack_name,
     pack_open,
     pack_pod_key,
@@ -106,6 +107,8 @@ class Staged:
     slots: list[tuple[IndexRange, bytes]] = field(default_factory=list)
     # Ids of sets of source ranges.
     source_ranges: list[int] = field(default_factory=list)
+    # By Service id: elements of lb_limits that are new or change.
+    limits: dict[int, bytes] = field(default_factory=dict)
     # (frontend index, descriptor index, record)
     descs: list[tuple[int, int, bytes]] = field(default_factory=list)
     new_frontends: list[tuple[int, bytes]] = field(default_factory=list)
@@ -145,6 +148,8 @@ def _give_back(state: MapState, staged: Staged) -> None:
         state.slot_ranges.give(place)
     for identity in staged.source_ranges:
         state.source_ranges.give(identity)
+    for identity in staged.limits:
+        state.limits.give(identity)
     for _, desc, _ in staged.descs:
         state.desc_indices.give(desc)
     for index, key in staged.new_frontends:
@@ -180,12 +185,14 @@ class _PortStaging:
         serving = {backend for each in group for backend in (*each.serving, *each.ejected)}
         of_node = {backend for each in frontends for backend in each.here}
         here = self._stage_here(of_node, indices, serving)
-        if group[0].scheduler.counts_open:
+        if frontends:
             by_index = {index: weights.get(each[:2], 1) for each, index in indices.items()}
-            self._stage_loads({**dict.fromkeys(here.values(), 1), **by_index})
+            self._stage_loads(frontends[0], {**dict.fromkeys(here.values(), 1), **by_index})
         ranges = self._stage_ranges(choices, indices)
         self._staged.kept[self._identity] = self._stage_kept(serving, indices, here)
         self._stage_source_ranges({frontend.allowed_sources for frontend in frontends})
+        if frontends:
+            self._stage_limits(pack_limits(frontends[0].limits))
         for frontend in frontends:
             self._stage_frontend(frontend, ranges)
 
@@ -209,17 +216,24 @@ class _PortStaging:
             known[socket] = self._stage_backend(known.get(socket), socket, state)
         return {backend: known[socket] for backend, socket in sockets.items()}
 
-    def _stage_loads(self, weights: Mapping[int, int]) -> None:
-        """A new backend starts with the mean of the others, or it would get all connections.
+    def _stage_loads(self, frontend: Frontend, weights: Mapping[int, int]) -> None:
+        """If a scheduler compares them, a new backend starts with the mean of the others, or it
+        would get all connections; with a limit at half of that at most, so that it gets some.
 
         `weights`: by index.
         """
         new = sorted(set(self._staged.new_backends).intersection(weights))
+        if not frontend.scheduler.counts_open:
+            nothing = pack_open(0)
+            self._staged.open_counts += [(index, nothing) for index in new * frontend.counts_open]
+            return
         others = sorted(weights.keys() - set(new))
         found = {index: unpack_open(value) for index, value in self._values("lb_open", others)}
         total, whole = sum(found.values()), sum(weights[index] for index in found) or 1
+        limit = frontend.limits.per_endpoint
+        most = limit.most // 2 if limit else total
         self._staged.open_counts += [
-            (index, pack_open(total * weights[index] // whole)) for index in new
+            (index, pack_open(min(most, total * weights[index] // whole))) for index in new
         ]
         latency = mean_latency(value for _, value in self._values("lb_latencies", others))
         self._staged.latencies += [(index, latency) for index in new]
@@ -379,6 +393,13 @@ class _PortStaging:
             if prefixes not in known:
                 known[prefixes] = _take("lb_src_ranges", sets.take, prefixes)
                 self._staged.source_ranges.append(known[prefixes])
+
+    def _stage_limits(self, record: bytes) -> None:
+        known = self._state.limits.of(self._identity)
+        if record and record != known:
+            if known is None:
+                _take("lb_limits", self._state.limits.take, self._identity)
+            self._staged.limits[self._identity] = record
 
     def _stage_frontend(self, frontend: Frontend, ranges: Mapping[_Offered, BackendRange]) -> None:
         state, staged = self._state, self._staged

@@ -208,7 +208,11 @@ class Sync:
                 name: Usage(pool.capacity - pool.available, pool.capacity)
                 for name, pool in state.pools.items()
             }
-            return {**pools, "lb_names": Usage(names - state.names_left, names)}
+            return {
+                **pools,
+                "lb_limits": Usage(state.limits.used, state.limits.capacity),
+                "lb_names": Usage(names - state.names_left, names),
+            }
 
     @contextmanager
     def _loaded(self) -> Iterator[MapState]:

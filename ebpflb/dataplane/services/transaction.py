@@ -2,10 +2,11 @@
 """The order of writes.
 
 New items come first, each complete before anything refers to it: backends, slots, source ranges,
-names, descriptors; then, once all CPUs see them, the words of lb_current, each of which commits one
-frontend; then lb_frontends for the new ones. When everything new is there, the flags of addresses
-change; then old items are removed in reverse order. What a program may still be reading is not
-touched but retired, with one exception: the flags of a backend, a single byte, change in place.
+limits, names, descriptors; then, once all CPUs see them, the words of lb_current, each of which
+commits one frontend; then lb_frontends for the new ones. When everything new is there, the flags of
+addresses change; then old items are removed in reverse order. What a program may still be reading
+is not touched but retired, with one exception: the flags of a backend, a single byte, change in
+place.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,21 +68,28 @@ class Transaction:
             for index, record in service.backends:
                 state.backends.set(index, record)
         state.backends.flush()
-        pods = [(key, pack_index(index)) for service in staged for index, key in service.new_here]
-        state.maps["lb_pods_here"].update_batch(pods)
         for service in staged:
             for place, content in service.slots:
                 state.slots.set_span(place.base, content)
         state.slots.flush()
-        state.source_ranges.write(each for service in staged for each in service.source_ranges)
-        names = [(pack_index(index), name) for service in staged for index, name in service.names]
-        state.maps["lb_names"].update_batch(names)
+        self._write_elements(staged)
         for service in staged:
             for _, index, record in service.descs:
                 state.descs.set(index, record)
         state.descs.flush()
         order_writes()
         self._commit(staged)
+
+    def _write_elements(self, staged: Sequence[Staged]) -> None:
+        """Those of hashes that descriptors refer to."""
+        state = self._state
+        pods = [(key, pack_index(index)) for service in staged for index, key in service.new_here]
+        state.maps["lb_pods_here"].update_batch(pods)
+        state.source_ranges.write(each for service in staged for each in service.source_ranges)
+        for service in staged:
+            state.limits.write(service.limits)
+        names = [(pack_index(index), name) for service in staged for index, name in service.names]
+        state.maps["lb_names"].update_batch(names)
 
     def _clear_counters(self, staged: Sequence[Staged]) -> None:
         used_before = self._state.used_before
@@ -156,6 +164,8 @@ class Transaction:
         unnamed = self._unname()
         state.maps["lb_pods_here"].delete_batch(self._not_here)
         self._clear_flags(unnamed.backends)
+        touched = self._touched.values()
+        state.limits.remove([port.identity for port in touched if not port.has_limits])
         self._remove_empty_ports()
         now = clock()
         state.frontend_indices.retire(gone, now)

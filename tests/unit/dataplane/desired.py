@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ebpflb.model.address import WILDCARD, Address, Family, Protocol, parse_address
 from ebpflb.model.extensions.apportionment import as_slots, as_turns
+from ebpflb.model.extensions.limits import NO_LIMITS, Limits, OpenLimit, rate_limit
 from ebpflb.model.extensions.vips import Unserved
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
@@ -81,6 +82,12 @@ KINDS: Mapping[FrontendKey, tuple[FrontendType, ...]] = {
 PORTS = (named("a"), named("a", "x"), named("b"))
 PODS = tuple(map(parse_address, ("10.1.0.1", "10.1.0.2", "10.2.0.1", "fd00:1::1")))
 UNSERVED = st.sampled_from((None, *Unserved))
+LIMITS = st.sampled_from(
+    (
+        *(NO_LIMITS, Limits(OpenLimit(5)), Limits(OpenLimit(6, drops=True), OpenLimit(7))),
+        Limits(new_per_client=rate_limit(10, per_minute=False, burst=50, drops=True)),
+    )
+)
 POLICIES = st.sampled_from(TrafficPolicy)
 SCHEDULED = st.builds(
     lambda scheduler, size: {"scheduler": scheduler, "table_size": size * scheduler.has_table},
@@ -127,6 +134,7 @@ def desired_states(draw: st.DrawFn) -> Desired:
     pods = {pod: draw(flags) for pod in PODS}
     choices = _choices(pods)
     here = {port: draw(_local_backends(pods)) for port in PORTS}
+    limits = {port: draw(LIMITS) for port in PORTS}
     owners = draw(st.tuples(*[st.sampled_from((None, *PORTS)) for _ in KINDS]))
     kinds = {place: draw(st.sampled_from(KINDS[place])) for place in KINDS}
     dsr = {place: kinds[place] is not INTERNAL and draw(st.booleans()) for place in KINDS}
@@ -149,6 +157,7 @@ def desired_states(draw: st.DrawFn) -> Desired:
             allowed_sources=draw(SOURCES),
             dsr=dsr[place],
             retry=draw(st.booleans()),
+            limits=limits[owner],
             here=here[owner] if dsr[place] else (),
             backup=draw(st.sampled_from(BackupUse)),
             counts_open=draw(st.booleans()),

@@ -19,6 +19,7 @@ from ebpflb.dataplane.layout.structs import (
     LbDesc,
     LbDest,
     LbFrontendKey,
+    LbLimit,
     LbName,
     LbPodKey,
     LbRange,
@@ -42,6 +43,7 @@ COUNTS_OPEN = 16
 BACKUP = {BackupUse.NONE: 0, BackupUse.SPILL: 512, BackupUse.ONLY: 1024}
 DSR = 32
 RETRY = 64
+LIMITS = 128
 TIMED = 2048
 ID_BITS = 32
 TYPES = {
@@ -119,6 +121,7 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
     assert (local, others) == (sorted(set(local)), sorted(set(others))), "cannot be searched"
     backends = {slot: backend(maps, slot) for slot in (*local, *others)}
     name = LbName.from_buffer_copy(maps["lb_names"].lookup(bytes(u32(desc.service))) or b"")
+    assert limit_of(maps, desc.service) or not desc.flags & LIMITS, "the limits are missing"
     offer = Offer(
         (name.ns.decode(), name.service.decode(), name.port.decode()),
         _weighed(backends, local, weights[desc.local]),
@@ -132,6 +135,11 @@ def look_up(maps: MapSet, key: plan.FrontendKey) -> Found | None:
         sources(maps, desc),
     )
     return Found(offer, word, index, backends)
+
+
+def limit_of(maps: MapSet, service: int) -> LbLimit | None:
+    value = maps["lb_limits"].lookup(bytes(u32(service)))
+    return LbLimit.from_buffer_copy(value) if value else None
 
 
 def sources(maps: MapSet, desc: LbDesc) -> Sources:
@@ -218,6 +226,7 @@ def offer_of(frontend: Frontend) -> Offer:
         + TIMED * (frontend.scheduler is Scheduler.LOWEST_LATENCY)
         + DSR * frontend.dsr
         + RETRY * frontend.retry
+        + LIMITS * any(frontend.limits)
         + BACKUP[frontend.backup]
         + UNSERVED[frontend.unserved]
         + ECHO * _answers_pings(frontend),

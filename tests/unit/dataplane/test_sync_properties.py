@@ -22,6 +22,7 @@ TIGHT = {
     "lb_addrs": 3,
     "lb_names": 2,
     "lb_src_ranges": 3,
+    "lb_limits": 1,
 }
 
 

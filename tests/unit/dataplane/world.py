@@ -39,6 +39,7 @@ SIZES = {
     "lb_addr_flags": 16,
     "lb_names": 16,
     "lb_src_ranges": 64,
+    "lb_limits": 16,
     "lb_count_front": 16,
     "lb_count_back": 64,
     "lb_conntrack": 16,

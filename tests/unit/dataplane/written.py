@@ -49,6 +49,8 @@ def assert_tidy(world: World) -> None:
     sets = {(each.service, each.allowed_sources) for each in frontends}
     ranges = sum(len(prefixes) for _, prefixes in sets)
     assert used["lb_src_ranges"] == ranges == len(list(world.maps["lb_src_ranges"].items()))
+    limited = {each.service for each in frontends if any(each.limits)}
+    assert used["lb_limits"] == len(limited) == len(list(world.maps["lb_limits"].items()))
     assert used["lb_slots"] == sum(len(backends) + table for _, backends, table in contents)
 
 

@@ -6,6 +6,7 @@ is.
 import pytest
 
 from ebpflb.model.address import parse_address
+from ebpflb.model.extensions.limits import Limits, OpenLimit
 from ebpflb.model.plan import FrontendType
 from ebpflb.model.source_ranges import Prefix
 from tests.unit.dataplane.desired import backends, by_service, frontend
@@ -19,7 +20,7 @@ ARRAYS = (
     "lb_addr_flags",
     "lb_dest_filter",
 )
-HASHES = ("lb_frontends", "lb_addrs", "lb_src_ranges", "lb_names", "lb_pods_here")
+HASHES = ("lb_frontends", "lb_addrs", "lb_src_ranges", "lb_limits", "lb_names", "lb_pods_here")
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def world() -> World:
         type=FrontendType.LOAD_BALANCER,
         allowed_sources=(Prefix(parse_address("198.51.100.0"), 120),),
         dsr=True,
+        limits=Limits(OpenLimit(5)),
         here=pods.backends,
     )
     world.change(by_service(served))

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits are there before a descriptor says so, and until none does."""
+
+from errno import E2BIG
+
+import pytest
+
+from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
+from ebpflb.dataplane.layout.records import pack_index, pack_open, unpack_limits, unpack_open
+from ebpflb.model.extensions.limits import NO_LIMITS, Limits, OpenLimit, rate_limit
+from ebpflb.model.plan import Frontend
+from ebpflb.model.service import ServiceName
+from ebpflb.words.scheduler import Scheduler
+from tests.unit.dataplane.desired import backends, by_service, frontend, named
+from tests.unit.dataplane.programs import limit_of
+from tests.unit.dataplane.world import World
+from tests.unit.dataplane.written import assert_tidy, written_by_restart
+
+WEB = ServiceName("default", "web")
+PODS = backends("10.1.0.1", "10.1.0.2")
+SOME = Limits(OpenLimit(100), OpenLimit(20, drops=True))
+OTHER = Limits(new_per_client=rate_limit(30, per_minute=True, burst=5, drops=True))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def limited(limits: Limits, text: str = "10.96.0.1", **fields: object) -> Frontend:
+    return frontend(text, PODS, limits=limits, **{"counts_open": limits.counts_open, **fields})
+
+
+def written(world: World, *frontends: Frontend) -> list[str]:
+    before = len(world.watch.written)
+    world.change(by_service(*frontends))
+    return world.watch.written[before:]
+
+
+def kept(world: World) -> list[Limits]:
+    return [unpack_limits(value) for _, value in world.maps["lb_limits"].items()]
+
+
+def test_they_are_written_as_programs_read_them(world: World):
+    world.change(by_service(limited(SOME), limited(OTHER, "10.96.0.2", service=named("x"))))
+    both = filter(None, (limit_of(world.maps, each) for each in (1, 2)))
+    some, other = sorted(both, key=lambda each: int(each.interval))
+    assert (some.interval, some.burst, some.open, some.client_open, some.flags) == (
+        0,
+        0,
+        100,
+        20,
+        2,
+    )
+    assert (other.interval, other.burst) == (2_000_000_000, 8_000_000_000)
+    assert (other.open, other.client_open, other.flags) == (0, 0, 4)
+
+
+@pytest.mark.parametrize("limits", [NO_LIMITS, SOME, OTHER])
+def test_they_are_read_back(world: World, limits: Limits):
+    world.change(by_service(limited(limits)))
+    assert kept(world) == [limits] * (limits != NO_LIMITS)
+    assert written_by_restart(world) == []
+
+
+def test_they_are_written_before_the_descriptor_and_deleted_after_it(world: World):
+    assert written(world, limited(NO_LIMITS)).count("lb_limits") == 0
+    assert written(world, limited(SOME)) == ["lb_limits", "lb_descs", "lb_current"]
+    assert written(world, limited(NO_LIMITS)) == ["lb_descs", "lb_current", "lb_limits"]
+    assert_tidy(world)
+
+
+def test_another_limit_replaces_the_element_alone(world: World):
+    world.change(by_service(limited(SOME), limited(SOME, "fd00::1")))
+    more = SOME._replace(per_endpoint=OpenLimit(200))
+    assert written(world, limited(more), limited(more, "fd00::1")) == ["lb_limits"]
+    assert kept(world) == [more]
+    assert written(world, limited(more), limited(more, "fd00::1")) == []
+
+
+def test_they_go_with_the_service(world: World):
+    world.change(by_service(limited(SOME)))
+    world.change({WEB: ()})
+    assert kept(world) == []
+    assert_tidy(world)
+
+
+def test_an_element_without_a_service_is_deleted_at_a_restart(world: World):
+    world.change(by_service(limited(NO_LIMITS)))
+    world.maps["lb_limits"].update(pack_index(1), bytes(31) + b"\1")
+    world.maps["lb_limits"].update(pack_index(9), bytes(31) + b"\1")
+    assert written_by_restart(world) == ["lb_limits", "lb_limits"]
+    assert_tidy(world)
+
+
+def test_an_element_that_is_gone_is_written_again_at_a_restart(world: World):
+    world.change(by_service(limited(SOME)))
+    world.maps["lb_limits"].delete(pack_index(1))
+    assert written_by_restart(world) == ["lb_limits"]
+    assert kept(world) == [SOME]
+
+
+def test_limits_that_do_not_fit_leave_the_service_as_it_was():
+    world = World({"lb_limits": 1})
+    api = limited(NO_LIMITS, "10.96.0.2", service=named("api"))
+    world.change(by_service(limited(SOME), api))
+    wish = by_service(limited(SOME, "10.96.0.2", service=named("api")))
+    error = world.sync.apply(wish)[ServiceName("default", "api")]
+    assert (error.map_name, error.errno) == ("lb_limits", E2BIG)
+    assert world.sync.usage()["lb_limits"] == (1, 1)
+    assert not world.sync.apply({WEB: ()})
+    assert not world.sync.apply(wish)
+    assert world.sync.usage()["lb_limits"] == (1, 1)
+
+
+def test_what_does_not_fit_elsewhere_takes_no_room():
+    world = World({"lb_descs": 2})
+    assert world.sync.apply(by_service(limited(SOME), limited(SOME, "10.96.0.2")))
+    assert world.sync.usage()["lb_limits"] == (0, 16)
+    assert_tidy(world)
+
+
+def test_larger_maps_have_room_for_twice_the_limits():
+    frontends = [limited(SOME, service=named(f"web-{number}")) for number in range(700)]
+    assert sizes_for(frontends).limits == 2048
+    assert sizes_for([limited(NO_LIMITS)] * 700).limits == Sizes().limits
+
+
+def open_counts(world: World) -> list[int]:
+    return [unpack_open(value) for _, value in world.maps["lb_open"].items()][:3]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "limits", "third"),
+    [
+        (Scheduler.RANDOM, Limits(OpenLimit(80)), 0),
+        (Scheduler.LEAST_CONNECTIONS, NO_LIMITS, 70),
+        (Scheduler.LEAST_CONNECTIONS, Limits(OpenLimit(80)), 40),
+        (Scheduler.LEAST_CONNECTIONS, Limits(OpenLimit(200)), 70),
+        (Scheduler.LEAST_CONNECTIONS, Limits(None, OpenLimit(80)), 70),
+    ],
+)
+def test_a_new_endpoint_is_not_full_from_the_start(
+    world: World, scheduler: Scheduler, limits: Limits, third: int
+):
+    world.change(by_service(limited(limits, scheduler=scheduler)))
+    for index, count in enumerate((60, 80, 99)):
+        # The last one is what an earlier endpoint has left there.
+        world.maps["lb_open"].update(pack_index(index), pack_open(count))
+    more = backends("10.1.0.1", "10.1.0.2", "10.1.0.3")
+    world.change(by_service(limited(limits, scheduler=scheduler, local=more, others=more)))
+    assert open_counts(world) == [60, 80, third]
