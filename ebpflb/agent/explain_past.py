@@ -45,6 +45,7 @@ Failures = Mapping[SocketAddress, str]
 
 _NO_FRONTEND = "no Service had this address and port then"
 _NO_SPILL = "whether it spilled over is not kept"
+_NO_COUNTS = "how many connections endpoints and clients had is not kept"
 _NO_ENTRIES = "which client had which endpoint is not kept"
 
 
@@ -215,6 +216,7 @@ def _kernel(outcome: _Outcome, client: _Client, found: Wanted, failures: Failure
         backends=backends,
         flows=[],
         sockets=[],
+        limits=_NO_COUNTS if found.frontend and any(found.frontend.limits) else "",
     )
 
 

@@ -240,6 +240,9 @@ def _policy(kernel: Answer) -> Iterator[Row]:
         yield "SCHEDULER", f"{frontend['scheduler']}{said}"
     if frontend.get("retry"):
         yield "RETRY", _retry(kernel)
+    if limits := frontend.get("limits"):
+        said = f": {kernel['limits']}" if kernel.get("limits") else ""
+        yield "LIMITS", f"{limits}{said}"
     if frontend["allowed_sources"]:
         yield "CLIENTS", f"only {', '.join(frontend['allowed_sources'])} (source ranges)"
     if frontend["masquerade"]:
@@ -286,8 +289,9 @@ def _why(endpoint: Answer, backend: Answer | None) -> str:
 def _rewrite(backend: Answer | None) -> str:
     if not backend:
         return ""
+    full = "; full: it has as many connections as it may" if backend.get("full") else ""
     trouble = f"; {backend['trouble']}" if backend.get("trouble") else ""
-    return f"{_source_seen(backend)}{trouble}"
+    return f"{full}{_source_seen(backend)}{trouble}"
 
 
 def _source_seen(backend: Answer) -> str:

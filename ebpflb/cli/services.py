@@ -38,7 +38,8 @@ backends.
   FAILED       those of them that the backend refused or did not answer
   FROM         which clients a backend serves: `this node` (its pods and processes),
                `elsewhere`, or `all`
-  STATE        among others the share of new connections of a backend whose weight differs
+  STATE        among others the share of new connections of a backend whose weight differs, and
+               `full` if it has as many connections as the Service allows
   <-           source ranges: only clients in these may connect
   DSR          direct server return: packets from outside the cluster reach a pod on another
                node through a `tunnel to` that node; a pod without one gets SNAT
@@ -130,6 +131,7 @@ def _plain_backend(found: "BackendInUse", share: float = 0.0, *, has_dsr: bool) 
         "usable": found.usable,
         "share": round(share, 4),
         "ejection": ejection.word,
+        "full": found.is_full,
         "tunnel_to": _tunnel_to(found) if has_dsr else "",
         "active": found.active,
         "connections": found.counts.connections,
@@ -187,6 +189,7 @@ def _backend(
         state.append(f"tunnel to {_tunnel_to(found)}")
     state += ["terminating"] if is_terminating else []
     state += [f"{share:.1%}"] if share is not None else []
+    state += ["full"] * found.is_full
     if ejection.is_left_out:
         state.append(ejection.shown)
     elif not found.usable:
@@ -216,7 +219,8 @@ def _policy(frontend: "Frontend") -> str:
     backup = f", {frontend.backup.shown}" if frontend.backup.shown else ""
     unserved = f", unserved ports {frontend.unserved}" if frontend.unserved else ""
     switches = f"{', DSR' * frontend.dsr}{', retry' * frontend.retry}"
-    return f"{policy}{affinity}{scheduler}{switches}{backup}{unserved}"
+    limits = f", {frontend.limits}" if any(frontend.limits) else ""
+    return f"{policy}{affinity}{scheduler}{switches}{backup}{unserved}{limits}"
 
 
 def _service_port(frontend: "Frontend") -> str:

@@ -199,7 +199,7 @@ def _differences(form: FrontendForm, usual: FrontendForm) -> Iterator[str]:
 def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
-    return str(value)
+    return str(value) or "none"
 
 
 def plain_frontends(frontends: Iterable[FrontendOfCluster]) -> list[dict[str, Any]]:
@@ -253,7 +253,8 @@ def _fates(outside: Mapping[str, Sequence[str]], *, wide: bool) -> str:
 def _policy(each: FrontendOfCluster) -> object:
     kind = "internal_policy" if each.name.type == "ClusterIP" else "external_policy"
     backup = _BACKUP_USES.get(each.settings["backup"], "")
-    return ", ".join(filter(None, (each.settings.get(kind, "-"), backup)))
+    settings = each.settings.get(kind, "-"), backup, each.settings["limits"]
+    return ", ".join(filter(None, settings))
 
 
 def _count(name: str) -> Column[FrontendOfCluster]:

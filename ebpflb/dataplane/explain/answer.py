@@ -180,6 +180,7 @@ def _told_kernel(
         backends=[_told_backend(each, failures, silent) for each in last.candidates],
         flows=flows,
         sockets=[each._asdict() for each in sockets_to(lookups.maps, target)],
+        limits=last.limits,
     )
 
 
@@ -204,4 +205,5 @@ def _told_backend(
         trouble=f"is out of reach: {unreached}"
         if unreached
         else failures.get(SocketAddress(key.address, key.port), ""),
+        full=candidate.is_full,
     )

@@ -5,11 +5,12 @@ Source ranges (source_range.h), session affinity (affinity.h), backends (backend
 masquerade and tunnels (service.h, masquerade.h, dsr.h).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ebpflb.config.values import socket_address
 from ebpflb.dataplane.explain.flow_hash import client_hash, flow_hash, place_of
+from ebpflb.dataplane.explain.limits import Excess, backends_excess, full_backends
 from ebpflb.dataplane.explain.lookups import (
     IndexedBackend,
     Lookups,
@@ -47,13 +48,14 @@ _NO_ROUTE = Rewrite(reason=DropReason.LB_DROP_NO_ROUTE)
 class BackendChoice(NamedTuple):
     """The backends that the connection may get, or why there are none.
 
-    Without either it passes: LB_EMPTY_PASS.
+    Without either it passes: LB_EMPTY_PASS. excess: if all of them are full.
     """
 
     reason: DropReason | None
     candidates: tuple[Candidate, ...] = ()
     affinity: str = ""
     scheduler: str = ""
+    excess: Excess | None = None
 
     @property
     def passes(self) -> bool:
@@ -68,7 +70,8 @@ def frontend_in_force(lookups: Lookups, desc: DescRecord) -> Frontend:
         list(_planned(lookups, desc, _range_of(desc, side)))
         for side in (ClientSide.THIS_NODE, ClientSide.ELSEWHERE)
     )
-    return decode_frontend(desc, name, (local, others), lookups.source_ranges(desc))
+    sources, limits = lookups.source_ranges(desc), lookups.limits(desc)
+    return decode_frontend(desc, name, (local, others), sources, limits)
 
 
 def _planned(lookups: Lookups, desc: DescRecord, slots: SlotRange) -> Iterator[Backend]:
@@ -112,34 +115,57 @@ def choose(
     """lb_service_choose() for a client within the source ranges."""
     slots = _range_of(desc, side)
     backends = lookups.backends(slots)
+    full = full_backends(lookups, desc, backends)
     recalled, affinity = _affinity(lookups, desc, slots, client, hashed.bit)
+    if recalled and recalled.map_index in full:
+        recalled, affinity = None, "the client's last endpoint is full"
     if recalled:
-        chosen = tuple(Candidate(each, float(each == recalled)) for each in backends)
-        return BackendChoice(None, chosen, affinity)
+        return BackendChoice(None, _sure(recalled, backends, full), affinity)
     if slots.if_empty == IfEmptyCode.LB_EMPTY_PASS and not slots.length:
         return BackendChoice(None, affinity=affinity)
     if not backends:
         drops = slots.if_empty == IfEmptyCode.LB_EMPTY_DROP and not slots.length
         no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT
         return BackendChoice(no_local if drops else none, affinity=affinity)
+    if len(full) == len(backends):
+        excess = backends_excess(lookups, desc, len(backends))
+        return BackendChoice(excess.reason, affinity=affinity, excess=excess)
     only, scheduler = _scheduled(lookups, desc, slots, hashed)
-    if only and lookups.backend_admits(only, hashed.bit):
-        sure = tuple(Candidate(each, float(each == only)) for each in backends)
-        return BackendChoice(None, sure, affinity, scheduler)
+    if only and only.map_index not in full and lookups.backend_admits(only, hashed.bit):
+        return BackendChoice(None, _sure(only, backends, full), affinity, scheduler)
     weights = lookups.weights(slots, backends, is_hashed=is_hashed(desc))
+    are_full = [each.map_index in full for each in backends]
     admits = [lookups.backend_admits(each, hashed.bit) for each in backends]
-    chances = _chances(weights, admits)
-    return BackendChoice(None, tuple(map(Candidate, backends, chances)), affinity, scheduler)
+    chances = _chances(weights, admits, are_full)
+    found = tuple(
+        Candidate(each, chance, is_full=is_full)
+        for each, chance, is_full in zip(backends, chances, are_full, strict=True)
+    )
+    return BackendChoice(None, found, affinity, scheduler)
 
 
-def _chances(weights: Sequence[int], admits: Sequence[bool]) -> list[float]:
-    """Those that find a backend on trial busy go on to any other; if none admits, to one of all."""
+def _sure(
+    chosen: IndexedBackend, backends: Iterable[IndexedBackend], full: Container[int]
+) -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(each, float(each == chosen), is_full=each.map_index in full) for each in backends
+    )
+
+
+def _chances(
+    weights: Sequence[int], admits: Sequence[bool], are_full: Sequence[bool]
+) -> list[float]:
+    """Those that find a backend full, or on trial and busy, go on to any other that is neither.
+
+    If there is none, to any that is not full.
+    """
     shares = [weight / sum(weights) for weight in weights]
-    if not any(admits):
-        return shares
-    on = sum(share for share, admitted in zip(shares, admits, strict=True) if not admitted)
-    on /= sum(admits)
-    return [(share + on) * admitted for share, admitted in zip(shares, admits, strict=True)]
+    may = [admitted and not full for admitted, full in zip(admits, are_full, strict=True)]
+    if not any(may):
+        may = [not full for full in are_full]
+    on = sum(share for share, taken in zip(shares, may, strict=True) if not taken)
+    on /= sum(may)
+    return [(share + on) * taken for share, taken in zip(shares, may, strict=True)]
 
 
 def _scheduled(

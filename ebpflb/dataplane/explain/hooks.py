@@ -14,6 +14,7 @@ from ebpflb.dataplane.explain.choice import (
     rewrite,
 )
 from ebpflb.dataplane.explain.known_flow import HOOKS, known_flow
+from ebpflb.dataplane.explain.limits import Excess, client_excess, told
 from ebpflb.dataplane.explain.lookups import Lookups, backend_key, is_own_host
 from ebpflb.dataplane.explain.steps import (
     LISTENER,
@@ -210,6 +211,7 @@ def _socket_client(lookups: Lookups, client: Client, desc: DescRecord, place: st
     """lb_socket_check_client() and lb_source_range_of_socket(); None: continue."""
     has_ranges = desc.flags & DescFlag.LB_DESC_SOURCE_RANGES
     needs_client = has_ranges or desc.affinity_timeout or desc.flags & DescFlag.LB_DESC_MASQUERADE
+    needs_client = needs_client or lookups.limits(desc).are_of_clients
     if not needs_client and not desc.flags & DescFlag.LB_DESC_RETRY:
         return None
     if client.netns_flags & NetnsFlag.LB_NETNS_COVERED:
@@ -240,12 +242,14 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
     if choice.reason is DropReason.LB_DROP_NO_LOCAL_ENDPOINT:
         why = f"{choice.reason.sentence}; left to tc, which drops"
         return Step(place, Fate.PASSES, why, desc, side, choice.reason)
+    if choice.excess and choice.excess.is_dropped:
+        why = f"{choice.excess.why}; left to tc, which drops"
+        return Step(place, Fate.PASSES, why, desc, side, choice.reason)
     if choice.reason:
         return _socket_refuse(lookups, client, target, desc, choice.reason)
-    found = choice.candidates
-    return Step(
-        place, Fate.TRANSLATED, "", desc, side, None, found, choice.affinity, choice.scheduler
-    )
+    found, limits = choice.candidates, told(lookups, desc, address, None)
+    said = choice.affinity, choice.scheduler, limits
+    return Step(place, Fate.TRANSLATED, "", desc, side, None, found, *said)
 
 
 def _affinity_client(lookups: Lookups, client: Client, peer: Address) -> Address:
@@ -290,14 +294,25 @@ def _select(packet: _Packet, place: str, side: ClientSide, desc: DescRecord) -> 
     source = _source(packet)
     if not in_source_ranges(packet.lookups, desc, source):
         return ended(place, desc, DropReason.LB_DROP_SOURCE_RANGE, side)
-    bit = packet.lookups.client_bit(desc, source, HOOKS[packet.client.kind])
+    hook = HOOKS[packet.client.kind]
+    if excess := client_excess(packet.lookups, desc, source, hook):
+        return _over(place, desc, side, excess)
+    bit = packet.lookups.client_bit(desc, source, hook)
     hashed = Hashed(source, packet.client.port or None, bit)
     choice = choose(packet.lookups, desc, side, source, hashed)
     if choice.passes:
         return Step(place, Fate.PASSES, NO_LOCAL_PASSES, desc, side)
+    if choice.excess:
+        return _over(place, desc, side, choice.excess)
     if choice.reason:
         return ended(place, desc, choice.reason, side)
-    return _routed(packet, place, side, desc, choice)
+    routed = _routed(packet, place, side, desc, choice)
+    return replace(routed, limits=told(packet.lookups, desc, source, hook))
+
+
+def _over(place: str, desc: DescRecord, side: ClientSide, excess: Excess) -> Step:
+    fate = Fate.DROPPED if excess.is_dropped else Fate.REFUSED
+    return Step(place, fate, excess.why, desc, side, excess.reason)
 
 
 def _service_match(lookups: Lookups, key: FrontendKey) -> DescRecord | None:

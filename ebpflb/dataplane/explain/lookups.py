@@ -31,12 +31,14 @@ from ebpflb.dataplane.layout.records import (
     Subnet,
     frontend_key_of,
     pack_index,
+    unpack_limits,
     unpack_name,
 )
 from ebpflb.dataplane.layout.structs import (
     LbAddr,
     LbAffinity,
     LbClientKey,
+    LbClientUse,
     LbDest,
     LbDevice,
     LbFailures,
@@ -45,10 +47,12 @@ from ebpflb.dataplane.layout.structs import (
     LbUplink,
 )
 from ebpflb.dataplane.services.addresses import fold
+from ebpflb.dataplane.services.open_counts import open_of
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.dataplane.services.tables import weights_in
 from ebpflb.errors import ProbeError
 from ebpflb.model.address import WILDCARD, Address, Family, family_of
+from ebpflb.model.extensions.limits import NO_LIMITS, Limits
 from ebpflb.model.plan import FrontendKey
 from ebpflb.model.service import ServicePortName
 from ebpflb.model.source_ranges import Prefixes
@@ -185,6 +189,22 @@ class Lookups:
         sets = SourceRanges(self.maps["lb_src_ranges"])
         sets.load()
         return sets.prefixes(desc.source_ranges)
+
+    def limits(self, desc: DescRecord) -> Limits:
+        """Those of a Service port."""
+        if not desc.flags & DescFlag.LB_DESC_LIMITS:
+            return NO_LIMITS
+        return unpack_limits(self.maps["lb_limits"].lookup(pack_index(desc.service)))
+
+    def client_use(self, desc: DescRecord, client: Address, hook: Hook) -> LbClientUse:
+        """What a client has of them; nothing if it is not known."""
+        key = LbClientKey(service=desc.service, client=LbAddr.of(_one_client(client, hook)))
+        value = self.maps["lb_client_uses"].lookup(bytes(key))
+        return LbClientUse.from_buffer_copy(value) if value else LbClientUse()
+
+    def open_of(self, backend: int) -> int:
+        """Open connections of the backend with this index."""
+        return open_of(self.maps, backend)
 
     def affinity_of(self, desc: DescRecord, client: Address) -> LbAffinity | None:
         """The client's entry, even if it has expired."""

@@ -94,7 +94,10 @@ class StepAnswer(Struct, frozen=True):
 
 
 class BackendAnswer(Struct, frozen=True):
-    """A backend that the connection may get. trouble: why connections to it fail."""
+    """A backend that the connection may get. trouble: why connections to it fail.
+
+    full: it has as many connections as the Service allows.
+    """
 
     address: str
     port: int
@@ -108,6 +111,7 @@ class BackendAnswer(Struct, frozen=True):
     lacks_tunnel: bool
     reason: str
     trouble: str
+    full: bool = False
 
 
 class KernelAnswer(Struct, frozen=True, rename={"side": "from"}):
@@ -125,6 +129,7 @@ class KernelAnswer(Struct, frozen=True, rename={"side": "from"}):
     backends: Sequence[BackendAnswer]
     flows: Sequence[Plain]
     sockets: Sequence[Plain]
+    limits: str = ""
 
 
 class ModelAnswer(Struct, frozen=True):

@@ -18,7 +18,11 @@ RouteTo = Callable[[Address], Route | None]
 NO_LOCAL_PASSES = "only other nodes may have an endpoint, and the Service lets packets pass"
 LISTENER = "a process of the node listens there"
 # tc refuses these, as a host does where nobody listens.
-_REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
+_REFUSED = (
+    DropReason.LB_DROP_NO_ENDPOINT,
+    DropReason.LB_DROP_UNKNOWN_PORT,
+    DropReason.LB_DROP_BACKENDS_FULL,
+)
 
 
 class ClientKind(StrEnum):
@@ -60,11 +64,15 @@ class Rewrite(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A backend that the connection may get. chance: from 0 to 1, of connections that get here."""
+    """A backend that the connection may get. chance: from 0 to 1, of connections that get here.
+
+    is_full: it has as many connections as the Service's limit allows.
+    """
 
     backend: IndexedBackend
     chance: float
     rewrite: Rewrite = Rewrite()
+    is_full: bool = False
 
 
 class ClientSide(StrEnum):
@@ -79,6 +87,7 @@ class Step:
     """What one hook would do.
 
     affinity: what the client's entry says, "" without affinity. scheduler: what the hash says.
+    limits: what the client has of them.
     """
 
     place: str
@@ -90,6 +99,7 @@ class Step:
     candidates: tuple[Candidate, ...] = field(default=())
     affinity: str = ""
     scheduler: str = ""
+    limits: str = ""
 
 
 def ended(

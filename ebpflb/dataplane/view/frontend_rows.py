@@ -55,6 +55,7 @@ def settings_of(frontend: Frontend) -> FrontendSettings:
         frontend.backup.value,
         frontend.unserved or "",
         frontend.retry,
+        str(frontend.limits),
     )
 
 

@@ -29,17 +29,21 @@ from ebpflb.dataplane.layout.records import (
     backup_use,
     ejection_of,
     frontend_key_of,
+    pack_index,
+    unpack_limits,
     unpack_name,
     unserved_of,
 )
 from ebpflb.dataplane.layout.structs import LbBackend
 from ebpflb.dataplane.services.map_state import BackendRange
 from ebpflb.dataplane.services.mirror import Mirror, Words, column
+from ebpflb.dataplane.services.open_counts import open_of
 from ebpflb.dataplane.services.source_ranges import SourceRanges
 from ebpflb.dataplane.services.tables import weights_in
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums, Use, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
 from ebpflb.model.ejection import EjectionState
+from ebpflb.model.extensions.limits import Limits
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
@@ -289,6 +293,7 @@ class BackendInUse(NamedTuple):
     """active: connections and flows that use it now. usable: it takes new connections.
 
     tunnel_to: its node's address, for external clients of a frontend with DSR; None: masqueraded.
+    is_full: it has as many connections as the limit of its Service allows.
     """
 
     backend: Backend
@@ -296,6 +301,7 @@ class BackendInUse(NamedTuple):
     active: int
     counts: Counts
     tunnel_to: Address | None = None
+    is_full: bool = False
 
 
 class FrontendInForce(NamedTuple):
@@ -327,6 +333,7 @@ def decode_frontend(
     service: ServicePortName,
     choices: tuple[Iterable[Backend], Iterable[Backend]],
     allowed_sources: Prefixes,
+    limits: Limits,
 ) -> Frontend:
     """The planned frontend, without `serving`, `ejected`, `here` and `counts_open`.
 
@@ -350,6 +357,7 @@ def decode_frontend(
         backup=backup_use(desc.flags),
         unserved=unserved_of(desc),
         retry=bool(desc.flags & enums.DescFlag.LB_DESC_RETRY),
+        limits=limits,
     )
 
 
@@ -380,9 +388,12 @@ class _Decoder:
             each.map_index: each for group in snapshot.backends.values() for each in group
         }
         self._in_use: dict[ServicePortName, list[BackendInUse]] = {}
-        # Maps made by another version may lack it.
+        # Maps made by another version may lack them.
         table = maps.get("lb_pod_nodes")
         self._nodes = {key: Address(value) for key, value in table.items()} if table else {}
+        table = maps.get("lb_limits")
+        self._limits = dict(table.items()) if table else {}
+        self._maps = maps
 
     def frontend(self, entry: FrontendEntry) -> FrontendInForce:
         desc = DescRecord.unpack(entry.desc)
@@ -392,11 +403,19 @@ class _Decoder:
         sources = self._source_ranges.prefixes(desc.source_ranges)
         in_use = self._backends_of(entry.service)
         return FrontendInForce(
-            decode_frontend(desc, entry.service, choices, sources),
+            decode_frontend(desc, entry.service, choices, sources, self._limits_of(desc)),
             self._snapshot.counts_of_frontend(entry),
             {each.backend: each for each in in_use},
             tuple(sorted(filter(_is_draining, in_use))),
         )
+
+    def _limits_of(self, desc: DescRecord) -> Limits:
+        has_some = desc.flags & enums.DescFlag.LB_DESC_LIMITS
+        return unpack_limits(self._limits.get(pack_index(desc.service)) if has_some else None)
+
+    def _is_full(self, entry: BackendEntry) -> bool:
+        limit = unpack_limits(self._limits.get(pack_index(entry.service_id))).per_endpoint
+        return limit is not None and open_of(self._maps, entry.map_index) >= limit.most
 
     def _backends(self, desc: DescRecord, place: BackendRange) -> Iterable[Backend]:
         indices = array("I", self._slots.span(place.base, place.length))
@@ -419,6 +438,7 @@ class _Decoder:
                     snapshot.active_of(each),
                     snapshot.counts_of_backend(each),
                     None if each.local else self._nodes.get(each.address),
+                    self._is_full(each),
                 )
                 for each in group
             ]

@@ -45,6 +45,7 @@ class FrontendSettings(NamedTuple):
     backup: str = BackupUse.NONE.value
     unserved: str = ""
     retry: bool = False
+    limits: str = ""
 
 
 class FrontendForm(NamedTuple):

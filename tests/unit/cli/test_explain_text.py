@@ -68,6 +68,19 @@ def test_who_is_retried(capsys, monkeypatch, where, said):
     assert f"RETRY      {said}" in shown(capsys, monkeypatch, found)
 
 
+@pytest.mark.parametrize(
+    ("has", "said"), [("", ""), ("the client has 3 open", ": the client has 3 open")]
+)
+def test_limits_are_told_with_what_the_client_has(capsys, monkeypatch, has, said):
+    limited = {"frontend": FRONTEND | {"limits": "5 open per endpoint"}, "limits": has}
+    full = backend("10.1.0.6", chance=0.0, full=True)
+    lines = shown(capsys, monkeypatch, answered(backends=[backend(), full], **limited))
+    assert f"LIMITS     5 open per endpoint{said}" in lines
+    assert (
+        "10.1.0.6:8080      0%  on this node; full: it has as many connections as it may" in lines
+    )
+
+
 def test_of_a_moment_of_the_past_it_says_which_and_since_when(capsys, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()

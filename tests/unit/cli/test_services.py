@@ -9,11 +9,13 @@ import pytest
 from ebpflb.cli import INTERRUPTED, main
 from ebpflb.cli import maps as maps_command
 from ebpflb.cli import services as command
+from ebpflb.dataplane.layout.records import pack_open
 from ebpflb.dataplane.layout.structs import LbCounts
 from ebpflb.dataplane.load.pins import Generation
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.compact import from_compact
 from ebpflb.model.compact.frontends import form_decoder, rows_decoder
+from ebpflb.model.extensions.limits import Limits, OpenLimit, rate_limit
 from ebpflb.model.service import TrafficPolicy
 from ebpflb.words.backup import BackupUse
 from tests.memory_maps import memory_maps
@@ -57,6 +59,23 @@ def test_the_policy_says_that_a_service_uses_its_backup(maps):
     assert "Cluster, DSR, spills over to its backup" in lines[0]
     assert "Cluster, on its backup" in lines[1]
     assert [each["backup"] for each in json.loads(run("-o", "json"))] == ["spill", "only"]
+
+
+def test_limits_are_shown_and_which_backends_are_full(maps):
+    limits = Limits(OpenLimit(7), new_per_client=rate_limit(90, per_minute=True))
+    limited = frontend(choice=backends("10.1.0.8", "10.1.0.9"), limits=limits, counts_open=True)
+    Sync(maps, quiesce=lambda: None).resync(by_service(limited))
+    index = next(key for key, value in maps["lb_backends"].items() if value[15] == 8)
+    maps["lb_open"].update(index, pack_open(7))
+    (found,) = json.loads(run("-o", "json"))
+    assert found["limits"] == str(limits)
+    assert [each["full"] for each in found["local"]["backends"]] == [True, False]
+    assert f"Cluster, {limits}" in run()
+    assert [line.split()[1:3] for line in run().splitlines() if ":8080" in line] == [
+        ["10.1.0.8:8080", "remote,"],
+        ["10.1.0.9:8080", "remote"],
+    ]
+    assert "remote, full" in run()
 
 
 def test_all_namespaces_are_shown_or_one(maps):

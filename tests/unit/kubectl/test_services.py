@@ -83,6 +83,15 @@ def test_the_policy_says_that_a_service_uses_its_backup(three):
     assert "!! c: backup is spill, not only" in done.stdout
 
 
+def test_the_policy_says_which_limits_there_are(three):
+    for node in "abc":
+        say(three, node, frontend("10.1.0.1", limits="5 open per endpoint"))
+    assert rows(three.run("services"))[0][4] == "Cluster, 5 open per endpoint"
+    say(three, "c", frontend("10.1.0.1"))
+    done = three.run("services", status=1)
+    assert "!! c: limits is none, not 5 open per endpoint" in done.stdout
+
+
 def test_a_use_of_the_backup_that_only_newer_agents_know_is_left_out(three):
     for node in "abc":
         say(three, node, frontend("10.1.0.1", backup="odd"))

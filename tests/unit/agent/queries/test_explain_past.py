@@ -22,6 +22,7 @@ from ebpflb.model.address import WILDCARD, Family, Protocol, SocketAddress
 from ebpflb.model.changes import Changes
 from ebpflb.model.ejection import EjectionChange, Ejections
 from ebpflb.model.explain import wanted
+from ebpflb.model.extensions.limits import OpenLimit
 from ebpflb.model.extensions.vips import NoLocalEndpoint, Unserved
 from ebpflb.model.objects.kinds import ApiObject, Kind, ObjectKey, key_of
 from ebpflb.model.plan import FrontendKey
@@ -266,6 +267,16 @@ def test_the_backup_of_then_is_told_and_that_spilling_over_is_not_kept(past):
     limited = past.serve(service("web", service_port(VIP), backup="static", spill_at=10))
     told = past.told(limited)["model"]["backup"]
     assert told.endswith("; whether it spilled over is not kept")
+
+
+def test_limits_of_then_are_told_and_that_connections_are_not_kept(past):
+    places = endpoint_slice("web-1", endpoint())
+    without = past.serve(service("web", service_port(VIP)), places)
+    limited = past.serve(service("web", service_port(VIP), max_open=OpenLimit(5)))
+    assert past.told(without)["kernel"]["limits"] == ""
+    found = past.told(limited)["kernel"]
+    assert (found["verdict"], found["frontend"]["limits"]) == ("translated", "5 open per endpoint")
+    assert found["limits"] == "how many connections endpoints and clients had is not kept"
 
 
 def test_of_two_services_that_ask_for_the_same_the_one_that_got_it_is_told(past):

@@ -4,11 +4,13 @@ from sys import byteorder
 import pytest
 
 from ebpflb.dataplane.layout.enums import CtState, Direction
+from ebpflb.dataplane.layout.records import pack_open
 from ebpflb.dataplane.layout.structs import LbConntrack, LbCounts, LbSocket, LbSocketKey
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.dataplane.view.snapshot import BackendInUse, read_frontends
 from ebpflb.model import flow as model
 from ebpflb.model.address import WILDCARD, Family, Protocol, format_address
+from ebpflb.model.extensions.limits import Limits, OpenLimit
 from ebpflb.model.plan import Choice, Frontend, FrontendKey, FrontendType, IfEmpty
 from ebpflb.model.service import ServiceName, TrafficPolicy
 from tests.memory_maps import memory_maps
@@ -94,9 +96,21 @@ def test_what_is_decoded_is_what_was_planned(maps, sync):
         frontend("fd00::1", backends("fd00:1::1")),
         frontend("192.0.2.2", type=FrontendType.LOAD_BALANCER, dsr=True),
         frontend("192.0.2.1", type=FrontendType.EXTERNAL_IP, allowed_sources=ALLOWED[:1]),
+        frontend("10.96.0.3", service=named("limited"), limits=Limits(OpenLimit(7, drops=True))),
     }
     sync.resync(by_service(*wanted))
     assert {each.frontend for each in read_frontends(maps)} == wanted
+
+
+def test_backends_with_as_many_connections_as_they_may_have_are_full(maps, sync):
+    choice = backends("10.1.0.1", "10.1.0.2")
+    limited = frontend(choice=choice, limits=Limits(OpenLimit(7)), counts_open=True)
+    sync.resync(by_service(limited, frontend("10.96.0.2", choice, service=named("other"))))
+    for number in range(4):
+        maps["lb_open"].update(index(number), pack_open(6 + number % 2))
+    other, found = read_frontends(maps)
+    assert [found.in_use(each).is_full for each in choice.backends] == [False, True]
+    assert not any(other.in_use(each).is_full for each in choice.backends)
 
 
 def test_choices_without_backends_say_what_happens(maps, sync):
