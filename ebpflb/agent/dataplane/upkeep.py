@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from ebpflb.dataplane.flows.affinity import expire_affinity
+from ebpflb.dataplane.flows.client_uses import correct_client_uses
 from ebpflb.dataplane.flows.closed_sockets import ClosedSockets
 from ebpflb.dataplane.flows.diverted import bring_back
 from ebpflb.dataplane.flows.open_connections import correct_open_connections
@@ -51,6 +52,7 @@ class Upkeep:
 
     def _run(self, maps: MapSet) -> None:
         _attempt(lambda: correct_open_connections(maps, lambda: read_active(maps).flows))
+        _attempt(lambda: correct_client_uses(maps))
         _attempt(lambda: expire_affinity(maps))
         _attempt(lambda: self._closed_sockets.forget(maps))
         _attempt(lambda: self._unknown.look(maps))

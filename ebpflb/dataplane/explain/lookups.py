@@ -10,6 +10,7 @@ from sys import byteorder
 from typing import NamedTuple
 
 from ebpflb.dataplane.explain.flow_hash import client_hash
+from ebpflb.dataplane.flows.client_uses import client_key
 from ebpflb.dataplane.kernel.maps import MapSet
 from ebpflb.dataplane.kernel.sock_diag import SockDiag
 from ebpflb.dataplane.layout.capacity import UPLINKS
@@ -198,8 +199,7 @@ class Lookups:
 
     def client_use(self, desc: DescRecord, client: Address, hook: Hook) -> LbClientUse:
         """What a client has of them; nothing if it is not known."""
-        key = LbClientKey(service=desc.service, client=LbAddr.of(_one_client(client, hook)))
-        value = self.maps["lb_client_uses"].lookup(bytes(key))
+        value = self.maps["lb_client_uses"].lookup(client_key(desc.service, client, hook))
         return LbClientUse.from_buffer_copy(value) if value else LbClientUse()
 
     def open_of(self, backend: int) -> int:
@@ -227,9 +227,10 @@ class Lookups:
 
     def client_bit(self, desc: DescRecord, client: Address, hook: Hook) -> int:
         """lb_opening_client_bit() at tc."""
-        key = LbClientKey(service=desc.service, client=LbAddr.of(_one_client(client, hook)))
-        is_known = self.maps["lb_clients"].lookup(bytes(key)) is not None
-        return 1 << (client_hash(Address(bytes(key.client))) >> 26) if is_known else 0
+        key = client_key(desc.service, client, hook)
+        is_known = self.maps["lb_clients"].lookup(key) is not None
+        shown = LbClientKey.from_buffer_copy(key).client
+        return 1 << (client_hash(Address(bytes(shown))) >> 26) if is_known else 0
 
     def backend_admits(self, backend: IndexedBackend, client_bit: int) -> bool:
         """Whether a backend accepts a new connection, now: see lb_trial_admits()."""
@@ -313,15 +314,6 @@ def is_own_host(address: Address) -> bool:
     if family_of(address) is Family.IPV4:
         return address in WILDCARD.values() or address[12] == _LOOPBACK
     return int.from_bytes(address, "big") in (0, 1)
-
-
-def _one_client(address: Address, hook: Hook) -> Address:
-    """lb_client_fill(): what several addresses of one client have in common."""
-    is_ipv6 = family_of(address) is Family.IPV6
-    if hook is Hook.LB_HOOK_HOST_EGRESS:
-        return Address(bytes(16) if is_ipv6 else address[:12] + bytes(4))
-    is_outside = hook is Hook.LB_HOOK_HOST_INGRESS
-    return Address(address[:8] + bytes(8)) if is_ipv6 and is_outside else address
 
 
 def seconds_since(moment: int) -> float:

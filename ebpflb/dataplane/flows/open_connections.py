@@ -42,13 +42,16 @@ def correct_open_connections(maps: MapSet, count: Callable[[], Uses]) -> int:
     changed = 0
     for index, serial in backends:
         now = open_of(maps, index)
-        low, high = sorted((before[index], now))
-        used = uses.get((index, serial), 0)
-        half = _half_of(used - min(max(used, low), high))
-        if half:
-            counts.update(pack_index(index), pack_open(now + half))
+        if step := step_towards(uses.get((index, serial), 0), before[index], now):
+            counts.update(pack_index(index), pack_open(now + step))
             changed += 1
     return changed
+
+
+def step_towards(used: int, before: int, now: int) -> int:
+    """What to add to a count that was and is so high before and after flows were counted."""
+    low, high = sorted((before, now))
+    return _half_of(used - min(max(used, low), high))
 
 
 def _half_of(distance: int) -> int:
