@@ -72,6 +72,8 @@ class Sample:
     N of N connections on removed pods  no longer endpoints; at least half of all are told
     no endpoint, no local endpoint
     on its backup, spills over to its backup
+    N of N endpoints full  have as many connections as the Service allows
+    CLIENT over its limit  with the drop reason; its connections are refused or dropped
 
 \b
 It shows Services that carry something or are in trouble; --all and --service show idle ones too.
@@ -168,7 +170,8 @@ class _Meter:
         after = self._sampler.sample()
         before, self._before = self._before or after, after
         addresses = {key.address for each in after.services.values() for key in each.backends}
-        pods = self._pods.of(set(map(format_address, addresses)))
+        clients = {key.client for each in after.services.values() for key in each.limited}
+        pods = self._pods.of(set(map(format_address, addresses | clients)))
         found = chosen_by(self._name, rates(before, after, pods))
         chosen = [each for each in found if self._namespace in ("", each.namespace)]
         return Sample(after.seconds - before.seconds, chosen)

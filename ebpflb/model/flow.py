@@ -410,6 +410,26 @@ ANSWERS_NOBODY, REFUSES = "answers nobody", "refuses connections"
 """Troubles of a Service, and of a backend."""
 
 
+# Of the clients that have come to their limits, how many are named.
+MOST_CLIENTS = 3
+
+
+def over_limit(client: str, reason: str, times: int = 0) -> str:
+    """The trouble of a Service with such a client. `reason`: as in Flow. `times`: 0 if unknown."""
+    often = {0: "", 1: ", once"}.get(times, f", {times} times")
+    return f"{client} over its limit ({reason}{often})"
+
+
+def more_over_limit(count: int) -> str:
+    """If these are not named."""
+    return f"{count} more client{'s' * (count != 1)} over limits"
+
+
+def endpoints_full(full: int, offered: int) -> str:
+    """The trouble of a Service some of whose endpoints have as many connections as they may."""
+    return f"{full} of {offered} endpoints full"
+
+
 def removed_trouble(backends: Iterable[BackendRate]) -> Iterator[str]:
     """The trouble of a Service at least half of whose connections are on removed pods, if it is."""
     active = removed = 0

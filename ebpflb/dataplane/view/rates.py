@@ -8,20 +8,32 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ebpflb.dataplane.kernel.maps import MapSet
-from ebpflb.dataplane.layout.enums import DescFlag
+from ebpflb.dataplane.layout.enums import DescFlag, word
 from ebpflb.dataplane.layout.records import DescRecord, backup_use
+from ebpflb.dataplane.view.client_limits import LimitedClient, limited_clients
 from ebpflb.dataplane.view.counts import grown
 from ebpflb.dataplane.view.snapshot import FrontendEntry, read_snapshot
 from ebpflb.dataplane.view.traffic import BackendTraffic, Traffic
-from ebpflb.model.address import Family, Protocol, SocketAddress, family_of, format_address
+from ebpflb.model.address import (
+    Address,
+    Family,
+    Protocol,
+    SocketAddress,
+    family_of,
+    format_address,
+)
 from ebpflb.model.flow import (
     ANSWERS_NOBODY,
+    MOST_CLIENTS,
     NO_ENDPOINT,
     NO_LOCAL_ENDPOINT,
     REFUSES,
     BackendRate,
     Counts,
     ServiceRate,
+    endpoints_full,
+    more_over_limit,
+    over_limit,
     removed_trouble,
     spread,
 )
@@ -47,13 +59,16 @@ _Key = TypeVar("_Key")
 class ServiceTraffic:
     """A Service port. no_local: with a policy Local, and no usable endpoint on this node.
 
-    backups: the ways in which its frontends use its backup.
+    backups: the ways in which its frontends use its backup. full: how many backends have as many
+    connections as they may. limited: the clients that have come to their limits.
     """
 
     by_type: Mapping[FrontendType, Counts]
     backends: Mapping[SocketAddress, BackendTraffic]
     no_local: bool = False
     backups: frozenset[BackupUse] = frozenset()
+    full: int = 0
+    limited: tuple[LimitedClient, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +94,11 @@ class TrafficSampler:
         by_backend = self._traffic.by_backend(snapshot)
         no_local = {each.service for each in snapshot.frontends if _has_no_local(each)}
         backups = defaultdict[ServicePortName, set[BackupUse]](set)
+        limited, ids = limited_clients(self._maps), dict[ServicePortName, int]()
         for each in snapshot.frontends:
-            backups[each.service].add(backup_use(DescRecord.unpack(each.desc).flags))
+            desc = DescRecord.unpack(each.desc)
+            backups[each.service].add(backup_use(desc.flags))
+            ids[each.service] = desc.service
         return TrafficSample(
             seconds,
             {
@@ -89,6 +107,8 @@ class TrafficSampler:
                     by_backend.get(name, {}),
                     name in no_local,
                     frozenset(uses),
+                    len(snapshot.full.get(name, ())),
+                    limited.get(ids[name], ()),
                 )
                 for name, uses in backups.items()
             },
@@ -148,7 +168,7 @@ def _service(
         largest_share=balance.largest,
         even_share=balance.even,
         cross_node_share=far,
-        troubles=tuple(_troubles(now, offered, backends)),
+        troubles=(*_troubles(now, offered, backends), *_limits_met(now, offered, totals, pods)),
         backends=backends,
     )
 
@@ -276,6 +296,26 @@ def _troubles(
             yield f"new pod {each.name} idle"
         elif each.trouble:
             yield f"{each.name} {each.trouble}"
+
+
+def _limits_met(
+    now: ServiceTraffic, offered: int, totals: Counts, pods: Mapping[str, str]
+) -> Iterator[str]:
+    """Clients only while connections are refused or dropped."""
+    if now.full:
+        yield endpoints_full(now.full, offered)
+    if totals.refused or totals.dropped:
+        for each in now.limited[:MOST_CLIENTS]:
+            name = client_name(each.client)
+            yield over_limit(pods.get(name, name), word(each.reason))
+        if more := len(now.limited[MOST_CLIENTS:]):
+            yield more_over_limit(more)
+
+
+def client_name(client: Address) -> str:
+    """The address, or the network outside that counts as one client (lb_client_fill())."""
+    is_network = family_of(client) is Family.IPV6 and not any(client[8:])
+    return f"{format_address(client)}/64" if is_network else format_address(client)
 
 
 def _grown(old: Mapping[_Key, Counts], new: Mapping[_Key, Counts]) -> dict[_Key, Counts]:

@@ -29,7 +29,6 @@ from ebpflb.dataplane.layout.records import (
     backup_use,
     ejection_of,
     frontend_key_of,
-    pack_index,
     unpack_limits,
     unpack_name,
     unserved_of,
@@ -43,7 +42,7 @@ from ebpflb.dataplane.services.tables import weights_in
 from ebpflb.dataplane.view.counts import ActiveFlows, Sums, Use, read_active, sums
 from ebpflb.model.address import Address, Protocol, family_of
 from ebpflb.model.ejection import EjectionState
-from ebpflb.model.extensions.limits import Limits
+from ebpflb.model.extensions.limits import NO_LIMITS, Limits
 from ebpflb.model.flow import Counts
 from ebpflb.model.plan import Backend, Choice, Frontend, FrontendType
 from ebpflb.model.service import ServiceName, ServicePortName, TrafficPolicy
@@ -102,10 +101,11 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
         self._values = values
         self._names = names
         self.flags = column(values, _WIDTH, LbBackend.flags.offset, "H")
+        self._service_ids = _column(values, LbBackend.service.offset)
         self._serials = _column(values, LbBackend.serial.offset)
         self._indices: dict[ServicePortName, array[int]] = {}
         by_service: dict[int, array[int]] = defaultdict(lambda: array("I"))
-        for index, service_id in enumerate(_column(values, LbBackend.service.offset)):
+        for index, service_id in enumerate(self._service_ids):
             if service_id:
                 by_service[service_id].append(index)
         for service_id, indices in by_service.items():
@@ -130,6 +130,10 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
     def indices(self, name: ServicePortName) -> Sequence[int]:
         """The indices in lb_backends of a Service port's backends; empty if it is not known."""
         return self._indices.get(name, ())
+
+    def service_id(self, name: ServicePortName) -> int:
+        """As in lb_names."""
+        return self._service_ids[self._indices[name][0]]
 
     def uses(self, name: ServicePortName) -> Sequence[Use]:
         """How flows refer to a Service port's backends."""
@@ -163,7 +167,8 @@ class BackendGroups(Mapping[ServicePortName, Sequence[BackendEntry]]):
 class Snapshot(NamedTuple):
     """names: by Service id, as if of TCP. ports: namespace, Service and port name of all of them.
 
-    The counts are by index. `backends` is the same object as in the reader's last snapshot if
+    full: the usable backends that have as many connections as they may, of Service ports that limit
+    them. The counts are by index. `backends` is the same object as in the reader's last snapshot if
     nothing has changed. `is_whole` is False if frontends were replaced during the read.
     """
 
@@ -175,6 +180,7 @@ class Snapshot(NamedTuple):
     backend_counts: Sequence[Sums]
     active: ActiveFlows
     is_whole: bool
+    full: Mapping[ServicePortName, Set[int]] = {}
 
     def counts_of_frontend(self, frontend: FrontendEntry) -> Counts:
         return Counts(*self.frontend_counts[frontend.map_index])
@@ -214,6 +220,7 @@ class SnapshotReader:
             list(sums(maps["lb_count_back"], self._backends.length)),
             read_active(maps),
             is_whole,
+            _full_backends(maps, self._backends),
         )
 
     def _read_names(self, table: BpfMap) -> None:
@@ -277,6 +284,26 @@ def _column(values: bytes, offset: int) -> Sequence[int]:
 
 def _with_protocol(name: ServicePortName, protocol: int) -> ServicePortName:
     return name if name.protocol == protocol else name._replace(protocol=Protocol(protocol))
+
+
+def read_limits(maps: MapSet) -> Mapping[int, Limits]:
+    """By Service id; none of maps that another version has made. MapError."""
+    elements = maps["lb_limits"].items() if "lb_limits" in maps else ()
+    return {int.from_bytes(key, byteorder): unpack_limits(value) for key, value in elements}
+
+
+def _full_backends(maps: MapSet, backends: BackendGroups) -> Mapping[ServicePortName, Set[int]]:
+    limits = {each: found.per_endpoint for each, found in read_limits(maps).items()}
+    of_port = {name: limits.get(backends.service_id(name)) for name in backends if any(limits)}
+    return {
+        name: frozenset(
+            each
+            for each in backends.indices(name)
+            if backends.flags[each] & USABLE and open_of(maps, each) >= limit.most
+        )
+        for name, limit in of_port.items()
+        if limit
+    }
 
 
 def _used(backends: BpfMap) -> bytes:
@@ -388,12 +415,10 @@ class _Decoder:
             each.map_index: each for group in snapshot.backends.values() for each in group
         }
         self._in_use: dict[ServicePortName, list[BackendInUse]] = {}
-        # Maps made by another version may lack them.
+        # Maps made by another version may lack it.
         table = maps.get("lb_pod_nodes")
         self._nodes = {key: Address(value) for key, value in table.items()} if table else {}
-        table = maps.get("lb_limits")
-        self._limits = dict(table.items()) if table else {}
-        self._maps = maps
+        self._limits = read_limits(maps)
 
     def frontend(self, entry: FrontendEntry) -> FrontendInForce:
         desc = DescRecord.unpack(entry.desc)
@@ -411,11 +436,7 @@ class _Decoder:
 
     def _limits_of(self, desc: DescRecord) -> Limits:
         has_some = desc.flags & enums.DescFlag.LB_DESC_LIMITS
-        return unpack_limits(self._limits.get(pack_index(desc.service)) if has_some else None)
-
-    def _is_full(self, entry: BackendEntry) -> bool:
-        limit = unpack_limits(self._limits.get(pack_index(entry.service_id))).per_endpoint
-        return limit is not None and open_of(self._maps, entry.map_index) >= limit.most
+        return self._limits.get(desc.service, NO_LIMITS) if has_some else NO_LIMITS
 
     def _backends(self, desc: DescRecord, place: BackendRange) -> Iterable[Backend]:
         indices = array("I", self._slots.span(place.base, place.length))
@@ -430,6 +451,7 @@ class _Decoder:
         """The usable ones last, because an earlier backend may have had the same address."""
         if service not in self._in_use:
             snapshot = self._snapshot
+            full = snapshot.full.get(service, ())
             group = sorted(snapshot.backends.get(service, ()), key=lambda each: each.usable)
             self._in_use[service] = [
                 BackendInUse(
@@ -438,7 +460,7 @@ class _Decoder:
                     snapshot.active_of(each),
                     snapshot.counts_of_backend(each),
                     None if each.local else self._nodes.get(each.address),
-                    self._is_full(each),
+                    each.map_index in full,
                 )
                 for each in group
             ]

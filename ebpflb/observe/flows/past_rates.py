@@ -7,7 +7,7 @@ A connection counts when it ends, with all its bytes: records do not tell more.
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -22,6 +22,7 @@ from ebpflb.model.compact.rates import BACKEND_SUMS, SUMS, PortName, SocketText
 from ebpflb.model.ejection import EjectionState
 from ebpflb.model.flow import (
     ANSWERS_NOBODY,
+    MOST_CLIENTS,
     NO_ENDPOINT,
     NO_LOCAL_ENDPOINT,
     REFUSES,
@@ -30,6 +31,8 @@ from ebpflb.model.flow import (
     FlowBackend,
     LostFlows,
     ServiceRate,
+    more_over_limit,
+    over_limit,
 )
 from ebpflb.observe.flows.flow_log import FlowLog
 from ebpflb.observe.flows.kept_flows import KeptFlows, recorded
@@ -43,7 +46,9 @@ _ALL = 1 << 63
 _TROUBLES = {
     word(DropReason.LB_DROP_NO_ENDPOINT): NO_ENDPOINT,
     word(DropReason.LB_DROP_NO_LOCAL_ENDPOINT): NO_LOCAL_ENDPOINT,
+    word(DropReason.LB_DROP_BACKENDS_FULL): "endpoints full",
 }
+_OF_CLIENTS = frozenset(map(word, (DropReason.LB_DROP_CLIENT_OPEN, DropReason.LB_DROP_CLIENT_NEW)))
 _COUNTED = (END, REFUSED, DROPPED)
 
 
@@ -69,12 +74,17 @@ class _PortRecords:
         self._counts: Counter[str] = Counter()
         self._backends: dict[SocketText, _BackendRecords] = {}
         self._troubles: set[str] = set()
+        # Who was refused or dropped for which limit.
+        self._limited: Counter[tuple[str, str]] = Counter()
 
     def add(self, flow: Flow) -> None:
         if flow.event in (REFUSED, DROPPED):
             self._counts[flow.event] += 1
             if trouble := _TROUBLES.get(flow.reason):
                 self._troubles.add(trouble)
+            if flow.client and flow.reason in _OF_CLIENTS:
+                name = flow.client.workload or flow.client.pod or flow.client.address
+                self._limited[name, flow.reason] += 1
             return
         counts = {
             "connections": 1,
@@ -102,9 +112,17 @@ class _PortRecords:
             largest_share=None,
             even_share=None,
             cross_node_share=far / every if every else None,
-            troubles=(*sorted(self._troubles), *troubles),
+            troubles=(*sorted(self._troubles), *troubles, *self._limits_met()),
             backends=backends,
         )
+
+    def _limits_met(self) -> Iterator[str]:
+        """Those clients first for whom it was most often."""
+        found = sorted(self._limited.items(), key=lambda each: (-each[1], each[0]))
+        for (client, reason), times in found[:MOST_CLIENTS]:
+            yield over_limit(client, reason, times)
+        if more := len(found[MOST_CLIENTS:]):
+            yield more_over_limit(more)
 
 
 def _backend_rate(found: _BackendRecords, seconds: float) -> BackendRate:

@@ -44,7 +44,7 @@ class PortReading:
 
     oldest_seconds is None without connections, imbalance with too few. unusable: endpoints that are
     not going away, None if this node may use any. on_removed: the active ones of endpoints that no
-    longer serve.
+    longer serve. full: endpoints with as many connections as they may have, None without a limit.
     """
 
     labels: PortLabels
@@ -58,6 +58,7 @@ class PortReading:
     imbalance: float | None = None
     unusable: int | None = None
     on_removed: int = 0
+    full: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,7 @@ def read_ports(
                 balance.imbalance,
                 standing.get(name, 0) if name in left else None,
                 _on_removed(snapshot, name, uses),
+                len(snapshot.full[name]) if name in snapshot.full else None,
             )
         )
     return readings

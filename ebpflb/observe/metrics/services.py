@@ -20,7 +20,7 @@ _Samples = Iterator[tuple[str, float]]
 _Typed = Sequence[tuple[str, Counts]]
 _BY_TYPE = (
     ("connections", "New connections and flows, by frontend type."),
-    ("refused", "Connections refused because there is no endpoint."),
+    ("refused", "Connections refused because there is no endpoint, or for a limit."),
     ("dropped", "Dropped connections and first packets."),
     (
         "failed",
@@ -60,6 +60,7 @@ _UNUSABLE = (
     "While a port with traffic has no endpoint that this node may use: how many it has that are "
     "neither going away nor ready."
 )
+_FULL = "Of a port with max-connections: endpoints that have as many connections from this node."
 _PER_BACKEND: tuple[tuple[str, str, str, Callable[[BackendReading], int]], ...] = (
     (
         "connections_total",
@@ -168,6 +169,12 @@ def service_families(ports: Sequence[PortReading]) -> Iterator[MetricFamily]:
         "gauge",
         _UNUSABLE,
         [(text, count) for text, port in labelled if (count := port.unusable) is not None],
+    )
+    yield MetricFamily(
+        "ebpflb_service_full_endpoints",
+        "gauge",
+        _FULL,
+        [(text, count) for text, port in labelled if (count := port.full) is not None],
     )
     yield from _age_and_balance(labelled)
 

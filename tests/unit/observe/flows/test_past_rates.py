@@ -117,6 +117,23 @@ def test_only_records_of_that_time_and_that_namespace_count(log):
         ([refused(reason=DropReason.LB_DROP_NO_ENDPOINT)], ("no endpoint",)),
         ([refused(reason=DropReason.LB_DROP_NO_LOCAL_ENDPOINT)], ("no local endpoint",)),
         ([refused(reason=DropReason.LB_DROP_UNKNOWN_PORT)], ()),
+        ([refused(reason=DropReason.LB_DROP_BACKENDS_FULL)], ("endpoints full",)),
+        ([refused(reason=DropReason.LB_DROP_CLIENT_NEW, client="::")], ()),
+        (
+            [
+                refused(reason=DropReason.LB_DROP_CLIENT_NEW, client="198.51.100.1"),
+                *[refused(reason=DropReason.LB_DROP_CLIENT_OPEN, client="198.51.100.2")] * 3,
+                *[refused(reason=DropReason.LB_DROP_CLIENT_NEW, client="198.51.100.2")] * 2,
+                refused(reason=DropReason.LB_DROP_CLIENT_NEW, client="198.51.100.3"),
+                refused(reason=DropReason.LB_DROP_CLIENT_NEW, client="198.51.100.4"),
+            ],
+            (
+                "198.51.100.2 over its limit (client_open, 3 times)",
+                "198.51.100.2 over its limit (client_new, 2 times)",
+                "198.51.100.1 over its limit (client_new, once)",
+                "2 more clients over limits",
+            ),
+        ),
     ],
 )
 def test_a_service_is_in_trouble_by_what_became_of_its_connections(log, records, troubles):

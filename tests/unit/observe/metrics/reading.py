@@ -35,6 +35,7 @@ READING = Reading(
             imbalance=1.25,
             unusable=8,
             on_removed=9,
+            full=11,
         ),
     ],
     backends=[BackendReading(LABELS, "10.1.0.1:80", "node-b", "z1", COUNTED, 4)],

@@ -27,6 +27,7 @@ NAMES = {
     "service_oldest_connection_seconds": ("gauge", PORT),
     "service_unusable_endpoints": ("gauge", PORT),
     "service_removed_endpoint_connections": ("gauge", PORT),
+    "service_full_endpoints": ("gauge", PORT),
     "endpoint_first_connection_seconds": ("histogram", {"le"}),
     "backend_connections": ("counter", PORT | {"backend", "node", "zone"}),
     "backend_failed": ("counter", PORT | {"backend", "node", "zone"}),
@@ -85,6 +86,7 @@ def test_values_are_those_of_the_reading(page):
     assert found["ebpflb_service_imbalance_ratio",] == 1.25
     assert found["ebpflb_service_unusable_endpoints",] == 8
     assert found["ebpflb_service_removed_endpoint_connections",] == 9
+    assert found["ebpflb_service_full_endpoints",] == 11
 
 
 def test_values_of_backends_drops_and_flows(page):
