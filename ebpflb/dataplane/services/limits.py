@@ -3,22 +3,28 @@
 
 An element is there before a descriptor says so, and until none does. A program that finds none,
 because it still uses an older descriptor, knows no limits.
+
+A client may be ahead of a rate by minutes, or by hours. With another rate it begins anew, or it
+would have to wait as long as before.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from sys import byteorder
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.records import pack_index
+from ebpflb.dataplane.layout.structs import LbClientKey, LbClientUse, LbLimit
 from ebpflb.dataplane.services.slots import NoRoomError
 
 
 class LimitRecords:
     """The elements of the map, packed, by Service id."""
 
-    def __init__(self, table: BpfMap) -> None:
+    def __init__(self, table: BpfMap, clients: BpfMap) -> None:
+        """`clients`: what they use of the limits."""
         self.capacity = table.max_entries
         self._table = table
+        self._clients = clients
         self._records: dict[int, bytes] = {}
 
     @property
@@ -56,8 +62,18 @@ class LimitRecords:
 
     def write(self, records: Mapping[int, bytes]) -> None:
         """Write elements that have room. MapError."""
+        changed = {each for each, value in records.items() if _rate(value) != _rate(self.of(each))}
         self._records.update(records)
         self._table.update_batch([(pack_index(each), value) for each, value in records.items()])
+        if changed:
+            self._begin_anew(changed)
+
+    def _begin_anew(self, services: Container[int]) -> None:
+        for key, value in self._clients.items():
+            use = LbClientUse.from_buffer_copy(value)
+            if use.due and LbClientKey.from_buffer_copy(key).service in services:
+                use.due = 0
+                self._clients.update(key, bytes(use))
 
     def remove(self, identities: Iterable[int]) -> None:
         """Those of them that are there. MapError."""
@@ -69,3 +85,8 @@ class LimitRecords:
     def keep(self, limited: Collection[int]) -> None:
         """Remove all others. MapError."""
         self.remove([each for each in self._records if each not in limited])
+
+
+def _rate(record: bytes | None) -> tuple[int, int]:
+    limit = LbLimit.from_buffer_copy(record) if record else LbLimit()
+    return limit.interval, limit.burst

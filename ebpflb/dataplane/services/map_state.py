@@ -59,7 +59,7 @@ class MapState:
         self.backends = Mirror(maps["lb_backends"])
         self.addresses = Addresses(maps)
         self.source_ranges = SourceRanges(maps["lb_src_ranges"])
-        self.limits = LimitRecords(maps["lb_limits"])
+        self.limits = LimitRecords(maps["lb_limits"], maps["lb_client_uses"])
         size = min(self.current.size, maps["lb_frontends"].max_entries)
         self.frontend_indices = Indices(size)
         self.desc_indices = Indices(self.descs.size, first=1)

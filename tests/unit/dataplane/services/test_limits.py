@@ -7,6 +7,8 @@ import pytest
 
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.records import pack_index, pack_open, unpack_limits, unpack_open
+from ebpflb.dataplane.layout.structs import LbAddr, LbClientKey, LbClientUse
+from ebpflb.model.address import parse_address
 from ebpflb.model.extensions.limits import NO_LIMITS, Limits, OpenLimit, rate_limit
 from ebpflb.model.plan import Frontend
 from ebpflb.model.service import ServiceName
@@ -76,6 +78,25 @@ def test_another_limit_replaces_the_element_alone(world: World):
     assert written(world, limited(more), limited(more, "fd00::1")) == ["lb_limits"]
     assert kept(world) == [more]
     assert written(world, limited(more), limited(more, "fd00::1")) == []
+
+
+def test_with_another_rate_clients_begin_anew(world: World):
+    def used(service: int) -> bytes:
+        key = bytes(LbClientKey(service=service, client=LbAddr.of(parse_address("192.0.2.1"))))
+        world.maps["lb_client_uses"].update(key, bytes(LbClientUse(open=3, due=77)))
+        return key
+
+    def left(key: bytes) -> tuple[int, int]:
+        use = LbClientUse.from_buffer_copy(world.maps["lb_client_uses"].lookup(key) or b"")
+        return use.open, use.due
+
+    world.change(by_service(limited(OTHER)))
+    own, another = used(1), used(2)
+    world.change(by_service(limited(OTHER._replace(per_client=OpenLimit(5)))))
+    assert [left(own), left(another)] == [(3, 77), (3, 77)]
+    faster = rate_limit(31, per_minute=True, burst=5)
+    world.change(by_service(limited(Limits(new_per_client=faster))))
+    assert [left(own), left(another)] == [(3, 0), (3, 77)]
 
 
 def test_they_go_with_the_service(world: World):
