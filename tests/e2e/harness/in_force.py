@@ -35,6 +35,7 @@ class Offer(NamedTuple):
     others: "frozenset[_Backend]"
     source_ranges: tuple[str, ...]
     scheduler: str
+    limits: str
 
 
 class _Backend(NamedTuple):
@@ -128,6 +129,7 @@ def _offer(frontend: Frontend) -> Offer:
         frozenset(others),
         tuple(map(str, frontend.allowed_sources)),
         frontend.scheduler,
+        str(frontend.limits),
     )
 
 

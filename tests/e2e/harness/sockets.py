@@ -20,9 +20,9 @@ from tests.e2e.harness.waiting import wait_until
 
 _MAKE = """
 import socket, sys
-channel, family, kind = map(int, sys.argv[1:])
-made = socket.socket(family, kind)
-socket.send_fds(socket.socket(fileno=channel), [b"."], [made.fileno()])
+channel, count, family, kind = map(int, sys.argv[1:])
+made = [socket.socket(family, kind) for _ in range(count)]
+socket.send_fds(socket.socket(fileno=channel), [b"."], [each.fileno() for each in made])
 """
 LISTENER = "listener"
 _ANSWER = json.dumps({"pod": LISTENER}).encode() + b"\n"
@@ -37,16 +37,27 @@ _IP_MTU, _IPV6_MTU = 14, 24
 @contextmanager
 def opened(member: Member, version: int, protocol: str = "tcp") -> Iterator[socket.socket]:
     """A socket of IP version 4 or 6 with a timeout."""
+    with several(member, version, protocol, 1) as made:
+        yield made[0]
+
+
+@contextmanager
+def several(
+    member: Member, version: int, protocol: str, count: int
+) -> Iterator[list[socket.socket]]:
+    """So many of them, up to 253."""
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     here, there = socket.socketpair()
     with here, there:
-        arguments = map(str, (there.fileno(), int(family), int(kind)))
+        arguments = map(str, (there.fileno(), count, int(family), int(kind)))
         command = [sys.executable, "-I", "-S", "-c", _MAKE, *arguments]
         member.exec(command, pass_fds=[there.fileno()])
-        _, (fd,), _, _ = socket.recv_fds(here, 1, 1)
-    with socket.socket(fileno=fd) as made:
-        made.settimeout(_PATIENCE)
+        _, fds, _, _ = socket.recv_fds(here, 1, count)
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.socket(fileno=each)) for each in fds]
+        for each in made:
+            each.settimeout(_PATIENCE)
         yield made
 
 
