@@ -27,6 +27,10 @@ EVEN = ServiceSpec(
     31,
     annotations={"rebalance": "idle 1s, 6000/min", "scheduler": "least-connections"},
 )
+_AT_ONCE = 5
+LIMITED = ServiceSpec(
+    "limited", 32, annotations={"new-connections-per-client": f"1/min, burst {_AT_ONCE}"}
+)
 
 _MANY_QUESTIONS = 1000
 # Of so many, a tenth differs by more once in 10^10 runs.
@@ -36,6 +40,7 @@ _CONNECTIONS = 24
 
 def extension_rows(lab: Lab) -> Iterator[DemoRow]:
     yield from _retry_rows(lab)
+    yield from _limit_rows(lab)
     yield from _rebalance_rows(lab)
     yield from _weight_rows(lab)
     yield from _backup_rows(lab)
@@ -60,6 +65,27 @@ def _retry_rows(lab: Lab) -> Iterator[DemoRow]:
                 errors = {str(each["error"]) for (each,) in seen if "error" in each}
                 what = f"pod -> ClusterIP, 1 of 4 pods does not answer, {spec.name}, IPv{version}"
                 yield DemoRow(what, expected, ", ".join(sorted(errors)) or "no errors")
+
+
+def _limit_rows(lab: Lab) -> Iterator[DemoRow]:
+    """One client opens more connections than it may, another one as many as it may."""
+    noisy, other = lab.pods[-1], lab.pods[-2]
+    _serve(lab, LIMITED, lab.pods[:2])
+    for version in lab.config.family.versions:
+        place = lab.cluster_ip(LIMITED.number, version), LIMITED.port
+        for client, times in ((noisy, 4 * _AT_ONCE), (other, _AT_ONCE)):
+            seen = ask(client, Question(*place, times=times, timeout=PATIENCE))
+            answered = sum("pod" in each for each in seen)
+            what = f"{times} connections of a pod that may open {_AT_ONCE} at once, IPv{version}"
+            refused = times - _AT_ONCE
+            errors = Counter(str(each["error"]) for each in seen if "error" in each)
+            told = ", ".join(f"{count} {error}" for error, count in errors.items())
+            expected = f"{refused} ConnectionRefusedError" if refused else "no errors"
+            yield DemoRow(
+                what,
+                f"{_AT_ONCE} answers, {expected}",
+                f"{answered} answers, {told or 'no errors'}",
+            )
 
 
 @contextmanager

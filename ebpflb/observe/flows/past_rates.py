@@ -83,7 +83,7 @@ class _PortRecords:
             if trouble := _TROUBLES.get(flow.reason):
                 self._troubles.add(trouble)
             if flow.client and flow.reason in _OF_CLIENTS:
-                name = flow.client.workload or flow.client.pod or flow.client.address
+                name = flow.client.pod or flow.client.address
                 self._limited[name, flow.reason] += 1
             return
         counts = {
