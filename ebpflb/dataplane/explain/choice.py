@@ -128,7 +128,7 @@ def choose(
         no_local, none = DropReason.LB_DROP_NO_LOCAL_ENDPOINT, DropReason.LB_DROP_NO_ENDPOINT
         return BackendChoice(no_local if drops else none, affinity=affinity)
     if len(full) == len(backends):
-        excess = backends_excess(lookups, desc, len(backends) + bool(slots.table))
+        excess = backends_excess(lookups, desc, len(backends))
         return BackendChoice(excess.reason, affinity=affinity, excess=excess)
     only, scheduler = _scheduled(lookups, desc, slots, hashed)
     if only and only.map_index not in full and lookups.backend_admits(only, hashed.bit):

@@ -242,8 +242,9 @@ def _socket_choose(lookups: Lookups, client: Client, target: FrontendKey, desc: 
     if choice.reason is DropReason.LB_DROP_NO_LOCAL_ENDPOINT:
         why = f"{choice.reason.sentence}; left to tc, which drops"
         return Step(place, Fate.PASSES, why, desc, side, choice.reason)
-    if choice.excess and choice.excess.is_dropped:
-        why = f"{choice.excess.why}; left to tc, which drops"
+    if choice.excess:
+        does = "drops" if choice.excess.is_dropped else "refuses"
+        why = f"{choice.excess.why}; left to tc, which {does}"
         return Step(place, Fate.PASSES, why, desc, side, choice.reason)
     if choice.reason:
         return _socket_refuse(lookups, client, target, desc, choice.reason)

@@ -18,11 +18,7 @@ RouteTo = Callable[[Address], Route | None]
 NO_LOCAL_PASSES = "only other nodes may have an endpoint, and the Service lets packets pass"
 LISTENER = "a process of the node listens there"
 # tc refuses these, as a host does where nobody listens.
-_REFUSED = (
-    DropReason.LB_DROP_NO_ENDPOINT,
-    DropReason.LB_DROP_UNKNOWN_PORT,
-    DropReason.LB_DROP_BACKENDS_FULL,
-)
+_REFUSED = (DropReason.LB_DROP_NO_ENDPOINT, DropReason.LB_DROP_UNKNOWN_PORT)
 
 
 class ClientKind(StrEnum):

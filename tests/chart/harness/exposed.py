@@ -49,6 +49,7 @@ _EVERYTHING = Reading(
             oldest_seconds=1.0,
             imbalance=1.0,
             unusable=1,
+            full=1,
         )
     ],
     backends=[BackendReading(_PORT, "10.0.0.1:80", "node1", "zone-a", Counts(), 1)],
