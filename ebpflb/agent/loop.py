@@ -24,6 +24,7 @@ from ebpflb.agent.problems import ATTACH, HEALTH_CHECK, SOURCE
 from ebpflb.agent.spilling import Spilling
 from ebpflb.agent.status import AgentStatus
 from ebpflb.agent.timers import Backoff, StaleSocketPasses, Task, Timers
+from ebpflb.agent.watcher import Watcher
 from ebpflb.agent.writer import ServiceWriter, WriteDone, lacks_room
 from ebpflb.errors import EbpflbError, MapError, ProbeError
 from ebpflb.log import fields
@@ -105,10 +106,14 @@ class Agent:
         self._stale_sockets = StaleSocketPasses(
             dataplane, observers.metrics, self._timers, clock, periods.sync
         )
-        self._watchers: Mapping[Task, Ejecting | EndingConnections | Spilling] = {
-            Task.EJECT: Ejecting(changes, dataplane, observers, self._timers, clock),
-            Task.END: EndingConnections(changes, dataplane, observers, self._timers, clock),
-            Task.SPILL: Spilling(changes.backups, dataplane, self._timers, clock),
+        watchers = {
+            Task.EJECT: Ejecting,
+            Task.END: EndingConnections,
+            Task.SPILL: Spilling,
+        }
+        self._watchers: Mapping[Task, Watcher] = {
+            task: watcher(changes, dataplane, observers, self._timers, clock)
+            for task, watcher in watchers.items()
         }
         self._probing = DsrProbing(changes.tunnels, dataplane, self.status, self._timers, clock)
         self._write_backoff = Backoff(FIRST_RETRY_SECONDS, periods.sync)
