@@ -76,11 +76,8 @@ class Churn:
         return self.cluster.lab
 
     def _staying(self, has_dsr: str) -> ServiceSpec:
-        spec = self.cluster.new()
-        objects = self._lab.service(spec, self._lab.pods)
-        objects[0]["metadata"]["annotations"] = {"ebpflb.io/dsr": has_dsr}
-        self.cluster.write(spec, objects)
-        return spec
+        spec = self.cluster.new(annotations={"dsr": has_dsr})
+        return self.cluster.serve(spec, self._lab.pods)
 
     def _has_tunnels(self, node: LabNode) -> bool:
         """Whether those to the pods of the permanent Service with DSR are there."""

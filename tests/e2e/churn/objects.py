@@ -41,14 +41,10 @@ def draw_service(lab: Lab, chance: Random, number: int) -> Objects:
         external = [lab.ingress_ip(2000 + number, each) for each in lab.config.family.versions]
         spec["externalIPs"] = external
     port = chance.choice(_PORTS)
-    made = ServiceSpec(_name(number), _NUMBERS[number], kind, port, node_port, spec)
-    objects = lab.service(made, chance.sample(lab.pods, chance.randrange(len(lab.pods) + 1)))
     scheduler = chance.choice(_SCHEDULERS) if number % _RARELY else Scheduler.MAGLEV.value
-    annotations = {
-        "ebpflb.io/scheduler": scheduler,
-        "ebpflb.io/dsr": chance.choice(("true", "false")),
-    }
-    objects[0]["metadata"]["annotations"] = annotations
+    wishes = {"scheduler": scheduler, "dsr": chance.choice(("true", "false"))}
+    made = ServiceSpec(_name(number), _NUMBERS[number], kind, port, node_port, spec, wishes)
+    objects = lab.service(made, chance.sample(lab.pods, chance.randrange(len(lab.pods) + 1)))
     for each in objects[1:]:
         _add_endpoints(each, lab, chance)
     return objects

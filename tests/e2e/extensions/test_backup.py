@@ -4,6 +4,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -28,12 +29,10 @@ def serve(
     namespace: str = "default",
     **annotations: str,
 ) -> None:
-    objects = cluster.lab.service(spec, pods)
+    by_name = {name.replace("_", "-"): text for name, text in annotations.items()}
+    objects = cluster.lab.service(replace(spec, annotations=by_name), pods)
     for each in objects:
         each["metadata"]["namespace"] = namespace
-    objects[0]["metadata"]["annotations"] = {
-        f"ebpflb.io/{name.replace('_', '-')}": text for name, text in annotations.items()
-    }
     cluster.write(spec, objects)
 
 

@@ -14,7 +14,6 @@ from ebpflb.lab import Member
 from ebpflb.lab.ask import Question, ask_at_once
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.lab.offloads import wire
-from ebpflb.words.annotations import RETRY
 from tests.e2e.harness.cluster import Cluster, address_of, started
 from tests.e2e.harness.command import ebpflb
 from tests.e2e.harness.questions import PATIENCE, REFUSED, SILENT
@@ -39,10 +38,7 @@ def cluster(own_lab, tmp_path_factory, request) -> Iterator[Cluster]:
 def serving(
     cluster: Cluster, pods: Sequence[Member], annotations: dict[str, str], **spec: Any
 ) -> Iterator[ServiceSpec]:
-    made = cluster.new(**spec)
-    objects = cluster.lab.service(made, pods)
-    objects[0]["metadata"]["annotations"] = annotations
-    cluster.write(made, objects)
+    made = cluster.serve(cluster.new(annotations=annotations, **spec), pods)
     yield made
     cluster.remove(made)
 
@@ -88,7 +84,7 @@ def retried(cluster: Cluster, spec: ServiceSpec) -> set[str]:
 @pytest.mark.parametrize("source", ["pod-1-1", "client"])
 def test_no_connection_fails(cluster, source):
     with (
-        serving(cluster, cluster.lab.pods, {RETRY: "true"}) as spec,
+        serving(cluster, cluster.lab.pods, {"retry": "true"}) as spec,
         half_broken(cluster),
     ):
         found = asked(cluster, spec, source, MANY)
@@ -100,7 +96,7 @@ def test_no_connection_fails(cluster, source):
 def test_no_connection_fails_under_policy_local(cluster):
     pods = cluster.lab.pods_on("node1")
     with (
-        serving(cluster, pods, {RETRY: "true"}, externalTrafficPolicy="Local") as spec,
+        serving(cluster, pods, {"retry": "true"}, externalTrafficPolicy="Local") as spec,
         broken(cluster.lab.pod(SILENT_POD), SILENT),
     ):
         found = asked(cluster, spec, "client", MANY)
@@ -116,7 +112,7 @@ def test_without_the_annotation_they_fail(cluster, source):
 
 
 def test_a_process_of_the_node_connects_at_its_socket_and_is_not_retried(cluster):
-    with serving(cluster, cluster.lab.pods, {RETRY: "true"}) as spec, half_broken(cluster):
+    with serving(cluster, cluster.lab.pods, {"retry": "true"}) as spec, half_broken(cluster):
         assert asked(cluster, spec, "node1", 2 * AT_ONCE, 1.5)[REFUSED]
         target = f"{cluster.lab.cluster_ip(spec.number)}:{spec.port}"
         told = ebpflb(cluster.lab.node("node1"), "explain", "host", target).stdout

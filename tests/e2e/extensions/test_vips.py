@@ -3,13 +3,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ebpflb.lab import Lab, Member
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.words.annotations import NO_LOCAL_ENDPOINT, VIP_UNSERVED
 from tests.e2e.extensions.ping import is_ping_unanswered, is_pinged
 from tests.e2e.extensions.router import FIRST_TTL, NODE, forwarding, routed, sent_to_node
 from tests.e2e.harness.cluster import Cluster, address_of
@@ -57,12 +57,8 @@ class Served:
         own = self.cluster.new("LoadBalancer" if kind == "LoadBalancer" else "ClusterIP")
         self.address = self.lab.ingress_ip(own.number, self.version)
         more = {} if kind == "LoadBalancer" else {"externalIPs": [self.address]}
-        self.spec = ServiceSpec(
-            own.name, own.number, own.kind, node_port=own.node_port, spec={**more, **spec}
-        )
-        objects = self.lab.service(self.spec, pods)
-        objects[0]["metadata"]["annotations"] = wish or {}
-        self.cluster.write(self.spec, objects)
+        self.spec = replace(own, spec={**more, **spec}, annotations=wish or {})
+        self.cluster.serve(self.spec, pods)
 
     def explained(self, port: int, protocol: str, status: int) -> dict[str, Any]:
         source = source_of(self.lab.client, self.version)
@@ -106,7 +102,7 @@ def test_a_port_that_no_service_has_is_refused_at_once(served, lab, kind, protoc
 @KINDS
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_service_may_have_it_dropped(served, lab, kind, protocol):
-    served.serve(lab.pods, kind, {VIP_UNSERVED: "drop"})
+    served.serve(lab.pods, kind, {"vip-unserved": "drop"})
     with at_router(served) as ttls:
         assert is_silent(lab.client, served.address, OTHER_PORT, protocol)
         assert pods_at(lab.client, served.address, PORT, protocol) == names(lab.pods)
@@ -119,7 +115,7 @@ def test_a_service_may_have_it_dropped(served, lab, kind, protocol):
 @KINDS
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_service_may_have_it_passed_and_then_it_goes_round(served, lab, kind, protocol):
-    served.serve(lab.pods, kind, {VIP_UNSERVED: "pass"})
+    served.serve(lab.pods, kind, {"vip-unserved": "pass"})
     with at_router(served) as ttls:
         fate(lab.client, served.address, OTHER_PORT, protocol, SILENCE_SECONDS)
         found = served.explained(OTHER_PORT, protocol, 4)
@@ -189,7 +185,7 @@ def test_a_node_that_does_not_serve_answers_no_pings(served, lab, where):
 
 @VERSIONS
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("wish", [{}, {NO_LOCAL_ENDPOINT: "pass"}], ids=["drop", "pass"])
+@pytest.mark.parametrize("wish", [{}, {"no-local-endpoint": "pass"}], ids=["drop", "pass"])
 def test_another_site_answers_where_this_node_has_no_endpoint(served, lab, protocol, wish):
     """node1 routes the address to node2, which has one."""
     there = lab.pods_on("node2")

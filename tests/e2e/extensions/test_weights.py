@@ -4,12 +4,13 @@
 import json
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
 from ebpflb.lab import Member
 from ebpflb.lab.manifests import ServiceSpec
-from ebpflb.words.annotations import SCHEDULER, SLICE_WEIGHT
+from ebpflb.words.annotations import SLICE_WEIGHT
 from ebpflb.words.scheduler import Scheduler
 from tests.bpf.services.chance import is_likely
 from tests.e2e.harness.cluster import Cluster
@@ -26,8 +27,8 @@ def weigh(
     cluster: Cluster, spec: ServiceSpec, old: int, new: int, scheduler: str = Scheduler.RANDOM
 ) -> ServiceSpec:
     """Two versions in slices of their own, of these weights; return when that is in force."""
-    service, *slices = cluster.lab.service(spec, cluster.lab.pods)
-    service["metadata"]["annotations"] = {SCHEDULER: str(scheduler)}
+    annotated = replace(spec, annotations={"scheduler": str(scheduler)})
+    service, *slices = cluster.lab.service(annotated, cluster.lab.pods)
     objects = [service]
     for names, weight in ((OLD, old), (NEW, new)):
         addresses = {each for name in names for each in cluster.lab.pod(name).addresses}

@@ -35,7 +35,6 @@ from tests.e2e.harness.sockets import connected, echo, echoed, exchange, path_mt
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
 
 PORT = 6089
-MAGLEV = {"ebpflb.io/scheduler": "maglev"}
 BODY = bytes(range(256)) * 4000
 # The link's MTU minus the tunnel's headers.
 ROOM = {4: 1500 - 68, 6: 1500 - 88}
@@ -327,10 +326,7 @@ def tunnel_to(lab: Lab, spec: ServiceSpec, pod: Member, version: int, key: str =
 
 def test_connections_outlive_the_node_that_carried_them(edge: Cluster):
     lab = edge.lab
-    spec = edge.new("LoadBalancer")
-    objects = lab.service(spec, elsewhere(lab))
-    objects[0]["metadata"]["annotations"] = MAGLEV
-    edge.write(spec, objects)
+    spec = edge.serve(edge.new("LoadBalancer", {"scheduler": "maglev"}), elsewhere(lab))
     wait_until(partial(all_see_the_client, edge, spec), "all nodes send in tunnels")
     lab.client.exec(["sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1"])
     lab.client.exec(["sysctl", "-qw", "net.ipv6.fib_multipath_hash_policy=1"])

@@ -24,7 +24,6 @@ from tests.e2e.harness.questions import PROTOCOLS, answers
 from tests.e2e.harness.waiting import wait_until_equal
 
 DSR = ("--dsr", "annotated")
-ANNOTATION = {"ebpflb.io/dsr": "true"}
 PORT = 6089
 # A lost reply is noticed within a period of 10 s; two retries follow after a second each.
 NOTICE_SECONDS = 120.0
@@ -106,10 +105,8 @@ def cluster(own_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def edge(cluster: Cluster) -> Iterator[Edge]:
-    spec = cluster.new()
-    objects = cluster.lab.service(spec, cluster.lab.pods_on("node2"))
-    objects[0]["metadata"]["annotations"] = ANNOTATION
-    cluster.write(spec, objects)
+    spec = cluster.new(annotations={"dsr": "true"})
+    cluster.serve(spec, cluster.lab.pods_on("node2"))
     yield Edge(cluster, spec)
     cluster.remove(spec)
 

@@ -5,6 +5,7 @@ import json
 import socket
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -15,7 +16,6 @@ from ebpflb.dataplane.view.snapshot import SnapshotReader
 from ebpflb.lab import LabNode, Member
 from ebpflb.lab.manifests import ServiceSpec
 from ebpflb.model.address import Protocol
-from ebpflb.words.annotations import SCHEDULER
 from ebpflb.words.scheduler import Scheduler
 from tests.e2e.harness.cluster import Cluster, address_of
 from tests.e2e.harness.command import ebpflb, metric, status
@@ -30,9 +30,7 @@ TIMES = 24
 
 def schedule(cluster: Cluster, spec: ServiceSpec, scheduler: str) -> None:
     """Annotate the Service; return when that is in force on all nodes."""
-    objects = cluster.lab.service(spec, cluster.lab.pods)
-    objects[0]["metadata"]["annotations"] = {SCHEDULER: str(scheduler)}
-    cluster.write(spec, objects)
+    cluster.serve(replace(spec, annotations={"scheduler": str(scheduler)}), cluster.lab.pods)
 
 
 def scheduled(cluster: Cluster, scheduler: str) -> ServiceSpec:
