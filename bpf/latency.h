@@ -49,16 +49,18 @@ static __always_inline void lb_latency_note(__u32 desc_flags, int index, __u32 s
 	*(volatile __u64 *)latency = *(__u64 *)&value;
 }
 
-/* In us, 0 if unknown. */
+/* In us, 0 if unknown. Another CPU may have measured it a moment after now. */
 static __always_inline __u64 lb_latency_of(int backend)
 {
 	struct lb_latency *latency = lb_latencies.lookup(&backend);
-	__u32 halvings;
+	__s32 age;
 
 	if (!latency)
 		return 0;
-	halvings = (lb_latency_now() - latency->measured) / LB_LATENCY_HALF;
-	return halvings < 32 ? latency->average >> halvings : 0;
+	age = lb_latency_now() - latency->measured;
+	if (age < 0)
+		return latency->average;
+	return age < 32 * LB_LATENCY_HALF ? latency->average >> age / LB_LATENCY_HALF : 0;
 }
 
 #endif

@@ -86,6 +86,16 @@ def test_what_was_measured_long_ago_is_forgotten(sessions: Sessions):
     assert is_likely(chosen[sessions.backends[0]], 60, 0.5)
 
 
+def test_what_another_cpu_has_just_measured_counts(sessions: Sessions):
+    chosen: Counter[int] = Counter()
+    for _ in range(60):
+        say(sessions, 0, 500_000, ticks_ago=-2)
+        for place in range(1, FEW):
+            say(sessions, place, 1000)
+        chosen[sessions.ask()] += 1
+    assert chosen[sessions.backends[0]] == 0
+
+
 def test_unknown_ones_are_spread_by_their_connections(sessions: Sessions):
     chosen = Counter(sessions.ask() for _ in range(FEW * 50))
     assert min(chosen[each] for each in sessions.backends[:FEW]) > 30

@@ -27,7 +27,7 @@ LIMITS = {
     "lb_host_egress": 305_000,
     "lb_l3_ingress": 620_000,
     "lb_l3_egress": 320_000,
-    "lb_pod_ingress": 345_000,
+    "lb_pod_ingress": 365_000,
     "lb_pod_egress": 225_000,
     "lb_xdp": 345_000,
 }
