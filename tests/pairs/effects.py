@@ -73,6 +73,20 @@ def _retries(given: Annotations, _: str) -> bool:
     return all(each.retry == (each.key.protocol is Protocol.TCP) for each in World(given).plan())
 
 
+def _is_limited_each(given: Annotations, value: str) -> bool:
+    plan = World(given).plan()
+    return all(str(each.limits.per_endpoint) == value and each.counts_open for each in plan)
+
+
+def _limits_clients(given: Annotations, value: str) -> bool:
+    plan = World(given).plan()
+    return all(str(each.limits.per_client) == value and each.counts_open for each in plan)
+
+
+def _slows_clients(given: Annotations, value: str) -> bool:
+    return all(str(each.limits.new_per_client) == value for each in World(given).plan())
+
+
 def _is_weighed(given: Annotations, _: str) -> bool:
     """The share of the only endpoint of v2."""
     return all(
@@ -141,6 +155,13 @@ EFFECTS: Mapping[str, Effect] = {
     words.EJECTION: Effect(["3"], _is_ejected, ["", "on", "3"]),
     words.DSR: Effect(["true"], _returns_directly, ["", "true"]),
     words.RETRY: Effect(["true"], _retries, ["", "true"]),
+    words.MAX_CONNECTIONS: Effect(["7", "7, drop"], _is_limited_each, ["", "10000", "10000, drop"]),
+    words.MAX_CONNECTIONS_PER_CLIENT: Effect(
+        ["7", "7, drop"], _limits_clients, ["", "10000", "10000, drop"]
+    ),
+    words.NEW_CONNECTIONS_PER_CLIENT: Effect(
+        ["7/s, burst 9", "7/min, burst 1, drop"], _slows_clients, ["", "9000/s", "9000/s, drop"]
+    ),
     words.WEIGHTS: Effect([SHARES], _is_weighed, ["", "pods", SHARES]),
     words.REBALANCE: Effect(
         [EVEN, DRY_RUN], _is_evened, ["", "idle 1s, 6000/min", "idle 1s, 6000/min, dry-run"]

@@ -131,7 +131,7 @@ def test_a_connection_that_is_retried_is_no_new_one(datapath: Datapath, tcp: Kin
     assert use_of(datapath, tcp.net.pod) == LbClientUse(1, due)
 
 
-def test_outside_a_network_is_oneclient_key(datapath: Datapath, node: Node, kind: Kind):
+def test_outside_a_network_is_one_client(datapath: Datapath, node: Node, kind: Kind):
     """A /64 of IPv6, an address of IPv4."""
     node_addresses(datapath, node)
     frontend = external_ip(datapath, kind, others=[remote_backend(datapath, kind)[1]])

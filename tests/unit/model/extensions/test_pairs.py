@@ -6,7 +6,9 @@ from itertools import combinations
 
 import pytest
 
+from ebpflb.model.address import Family
 from ebpflb.model.ending.endings import EndReason
+from ebpflb.model.extensions.limits import OpenLimit
 from ebpflb.model.extensions.pod_labels import PodLabels
 from ebpflb.model.extensions.syntax import OF_SERVICES
 from ebpflb.model.plan import FrontendType, IfEmpty
@@ -16,7 +18,7 @@ from ebpflb.words.backup import BackupUse
 from tests.pairs.document import PAGE, ROOT, render
 from tests.pairs.effects import EFFECTS, EVEN, SHARES, is_seen
 from tests.pairs.table import TABLE, Together, is_hidden
-from tests.pairs.world import ELSEWHERE, LENT, LENT_ELSEWHERE, SPARE, World, slices
+from tests.pairs.world import ELSEWHERE, LENT, LENT_ELSEWHERE, SPARE, World, place, slices
 
 PAIRS = list(combinations(OF_SERVICES, 2))
 SPILLING = {words.BACKUP: SPARE.name, words.SPILL_AT: "10"}
@@ -84,6 +86,14 @@ def label(world: World, *versions: str) -> None:
 
 def shares(world: World) -> set[tuple[float, ...]]:
     return {each.shares for each in world.choices()}
+
+
+def test_endpoints_of_the_backup_have_the_limit_too():
+    limited = {words.MAX_CONNECTIONS: "7"}
+    for world in (spilling(**limited), World({words.BACKUP: SPARE.name, **limited}, ready=False)):
+        places = {each.address for choice in world.choices() for each in choice.backends}
+        assert {place(number, family).address for number in LENT for family in Family} <= places
+        assert {each.limits.per_endpoint for each in world.plan()} == {OpenLimit(7)}
 
 
 def test_without_a_share_the_backup_alone_is_even():
