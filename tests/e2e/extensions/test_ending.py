@@ -128,8 +128,9 @@ def test_connections_of_clients_outside_end_where_the_pod_is(cluster, pools, ver
     assert set(pool.ended) == {"ConnectionResetError"}
 
 
-def test_old_connections_end_when_they_are_idle(cluster, pools):
-    spec = cluster.new(annotations={"max-connection-age": "3s±10%"})
+@pytest.mark.parametrize("more", [{}, {"rebalance": "idle 1h, 1/min, dry-run"}])
+def test_old_connections_end_when_they_are_idle(cluster, pools, more):
+    spec = cluster.new(annotations={"max-connection-age": "3s±10%", **more})
     cluster.serve(spec, cluster.lab.pods)
     pool = pool_to(cluster, pools, spec, "pod-1-1", 4)
 
