@@ -77,20 +77,21 @@ class _Offer(NamedTuple):
 class _Peers(NamedTuple):
     """Connections that could have the same endpoints, by weight. grown: when the last one came.
 
-    are_spread: whether clients that connect anew would be. ended: how many of the port and the
-    family were ended of late.
+    are_spread: whether clients that connect anew would be. left: clients of the port and the family
+    whose connections were ended.
     """
 
     weights: Mapping[SocketAddress, int]
     grown: float
     are_spread: bool
     held: list[HeldConnection]
-    ended: int
+    left: "_Left"
 
     @property
     def away(self) -> int:
-        """Ended, and their clients have not come back."""
-        return max(0, self.ended - sum(each.age < _RETURN_SECONDS for each in self.held))
+        """Clients that have not come back."""
+        back = sum(each.age < self.left.seconds for each in self.held)
+        return max(0, self.left.number - back)
 
 
 _Ends = tuple[ServicePortName, Family]
@@ -103,13 +104,27 @@ def _ends_of(port: ServicePortName, held: HeldConnection) -> _Ends:
 
 class _Ended(NamedTuple):
     at: float
+    opened: float
     ends: _Ends
     cookie: int
 
     @classmethod
     def of(cls, ending: Ending, now: float) -> Self:
-        connection = ending.connection
-        return cls(now, _ends_of(ending.port, connection), connection.cookie)
+        held = ending.connection
+        return cls(now, now - held.age, _ends_of(ending.port, held), held.cookie)
+
+
+class _Left(NamedTuple):
+    """number: each client once. seconds: since the first connection was ended."""
+
+    number: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, ended: Collection[_Ended], now: float) -> Self:
+        """Who was ended again had come back before."""
+        first = min(each.at for each in ended)
+        return cls(sum(each.opened <= first for each in ended), now - first)
 
 
 _NOTHING = EndingRules()
@@ -146,7 +161,8 @@ class Endings:
         name = service.name
         self._follow(name, frontends, now)
         ended = [each for each in self._ended.get(name, ()) if now - each.at < _RETURN_SECONDS]
-        counts = Counter(each.ends for each in ended)
+        of_ends = {ends: [each for each in ended if each.ends == ends] for _, _, ends, _ in ended}
+        left = {ends: _Left.of(those, now) for ends, those in of_ends.items()}
         still_open = {each.cookie for each in ended} if self._is_rehearsal else frozenset()
         gone, wanted = list[Ending](), list[Ending]()
         for port, places in _places(service, slices).items():
@@ -155,7 +171,7 @@ class Endings:
                 lost = (each for each in mine if each.backend not in places)
                 gone += (Ending(port, each, EndReason.GONE, 0) for each in lost)
             there = (each for each in mine if each.backend in places)
-            for peers in self._peers(port, frontends, there, counts):
+            for peers in self._peers(port, frontends, there, left):
                 due = _due(peers, rules, now)
                 wanted += (Ending(port, each, reason, rules.idle) for each, reason in due)
         taken = wanted[: self._take(name, rules, len(wanted), now)]
@@ -184,7 +200,7 @@ class Endings:
         port: ServicePortName,
         frontends: Iterable[Frontend],
         held: Iterable[HeldConnection],
-        ended: Mapping[_Ends, int],
+        left: Mapping[_Ends, _Left],
     ) -> Iterable[_Peers]:
         own = {each.key: each for each in frontends if each.service == port}
         found: dict[frozenset[SocketAddress], _Peers] = {}
@@ -196,8 +212,8 @@ class Endings:
             if offer.places not in found:
                 weights = _weights(frontend, is_outside=each.is_outside)
                 are_spread = frontend.scheduler.is_even and not frontend.affinity_timeout
-                away = ended.get(_ends_of(port, each), 0)
-                found[offer.places] = _Peers(weights, offer.grown, are_spread, [], away)
+                gone = left.get(_ends_of(port, each), _Left())
+                found[offer.places] = _Peers(weights, offer.grown, are_spread, [], gone)
             found[offer.places].held.append(each)
         return found.values()
 

@@ -136,9 +136,27 @@ def test_clients_that_were_ended_are_expected_back_for_a_minute():
     web.open(1, 60)
     assert web.ended().total() == 27
     assert not web.ended()
+    web.wait(2)
     web.open(2, 27, age=1)
     web.wait(30)
     assert not web.ended()
+
+
+def test_a_client_that_was_ended_twice_is_expected_once():
+    web = Node(pods(1, 2, 3, 4), rebalance=Rebalance(1, 60_000))
+    web.open(1, 12, age=5, idle=5)
+    for _ in range(4):
+        assert web.ended().total() == 8
+        # By chance they come back to where they were.
+        web.wait(1)
+        web.open(1, 8, age=0, idle=0)
+        web.wait(2)
+    assert web.ended().total() == 8
+    web.wait(1)
+    for pod, count in ((1, 1), (2, 3), (3, 3), (4, 1)):
+        web.open(pod, count, age=0, idle=0)
+    web.wait(2)
+    assert web.ended() == {(1, EndReason.UNEVEN): 1}
 
 
 def test_those_of_the_other_family_are_not_expected():
