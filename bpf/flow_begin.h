@@ -23,10 +23,7 @@ static __always_inline struct lb_flow *lb_flow_new(void)
 	return flow;
 }
 
-/*
- * What arrives in a tunnel was counted on the node that chose the backend, but is open here, too: its
- * end is seen here, and the agent counts it.
- */
+/* What arrives in a tunnel was counted on the node that chose the backend. */
 static __always_inline int lb_flow_begin(void *ctx, struct lb_packet *pkt, struct lb_flow *flow)
 {
 	int verdict;
@@ -37,8 +34,8 @@ static __always_inline int lb_flow_begin(void *ctx, struct lb_packet *pkt, struc
 					    lb_conntrack_create(ctx, pkt, flow);
 	if (verdict)
 		return verdict;
-	lb_open_begin(flow->desc_flags, flow->backend);
 	if (!(LB_HAS_DSR && flow->flags & LB_CT_TUNNELED)) {
+		lb_open_begin(flow->desc_flags, flow->backend);
 		lb_limit_begin(pkt, flow, lb_is_opening(pkt) && !flow->retry.failed);
 		lb_count_first_packet(pkt, flow->frontend, flow->backend);
 	}

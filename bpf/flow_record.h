@@ -174,15 +174,16 @@ static __always_inline void lb_flow_count_failed(const struct lb_conntrack *orig
 }
 
 /*
- * A flow is no longer open. original: its entry; client: the address before SNAT, whose limits are those
- * of the node that chose the backend (flow_begin.h).
+ * A flow is no longer open. original: its entry; client: the address before SNAT. What arrived in a tunnel
+ * was never counted here (flow_begin.h).
  */
 static __always_inline void lb_flow_note_end(const struct lb_conntrack *original,
 					     const struct lb_addr *client)
 {
+	if (LB_HAS_DSR && original->flags & LB_CT_TUNNELED)
+		return;
 	lb_open_end(original->desc_flags, original->backend, original->serial);
-	if (!(LB_HAS_DSR && original->flags & LB_CT_TUNNELED))
-		lb_limit_end(original, client);
+	lb_limit_end(original, client);
 }
 
 /* Counts and records the flow that this packet ended, if any. */

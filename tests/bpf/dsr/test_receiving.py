@@ -8,7 +8,6 @@ from scapy.layers.inet import TCP
 from scapy.packet import Packet
 
 from ebpflb.dataplane.layout.enums import CtFlag, DescFlag, DropReason
-from ebpflb.dataplane.layout.records import pack_index, unpack_open
 from tests.bpf.dsr.tunnel import (
     DROPPED,
     KEY,
@@ -99,23 +98,6 @@ def test_requests_are_counted_by_their_sender_and_replies_here(
     for name, number in (("lb_count_front", 1), ("lb_count_back", index)):
         counts = dsr.all_counts(name, number)
         assert (counts.connections, counts.original.packets, counts.reply.packets) == (0, 0, 2)
-
-
-def test_a_connection_is_open_here_from_its_beginning_to_its_end(
-    dsr: Datapath, node: Node, tcp: Kind
-):
-    pod, index = pod_here(dsr, tcp)
-    frontend = served(dsr, tcp, index)
-    dsr.flag_frontends(DescFlag.LB_DESC_COUNTS_OPEN)
-
-    def opened() -> int:
-        return unpack_open(dsr.maps["lb_open"].lookup(pack_index(index)) or b"")
-
-    arrive(dsr, node, wrapped(tcp, tcp.frame(client(tcp), frontend, "S"), pod))
-    leave(dsr, node, tcp.frame(pod, client(tcp), "SA"))
-    assert opened() == 1
-    leave(dsr, node, tcp.frame(pod, client(tcp), "RA"))
-    assert opened() == 0
 
 
 def test_a_connection_goes_on_if_its_packets_come_without_a_tunnel(
