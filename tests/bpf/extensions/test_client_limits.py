@@ -17,7 +17,16 @@ from ebpflb.dataplane.layout.enums import (
 )
 from ebpflb.dataplane.layout.records import pack_index, unpack_open
 from ebpflb.dataplane.layout.structs import LbClientKey, LbClientUse
-from tests.bpf.dsr.tunnel import KEY, PORT, pod_elsewhere, set_keys
+from tests.bpf.dsr.tunnel import (
+    KEY,
+    PEER,
+    PORT,
+    pod_elsewhere,
+    pod_here,
+    served,
+    set_keys,
+    wrapped,
+)
 from tests.bpf.extensions.limited import (
     LIMITED,
     SECOND,
@@ -35,7 +44,7 @@ from tests.bpf.extensions.test_retry import Opening, age
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath, Verdict, XdpAction, addr
 from tests.bpf.harness.node import Node
-from tests.bpf.harness.packets import IPV6, End, Kind, target_of
+from tests.bpf.harness.packets import IPV6, End, Kind, mapped, target_of
 from tests.bpf.harness.ring import Ring
 from tests.bpf.harness.services import (
     client,
@@ -288,3 +297,23 @@ def test_an_unanswered_connection_is_open_until_it_is_forgotten(datapath: Datapa
     assert limited.open(source=source)[1].verdict is Verdict.PASS
     assert use_of(datapath, tcp.net.pod).open == 1
     assert limited.opens() is None
+
+
+def test_what_arrives_in_a_tunnel_is_counted_nowhere(datapath: Datapath, node: Node, tcp: Kind):
+    """The other node has counted it."""
+    node_addresses(datapath, node)
+    datapath.settings(dsr_port=PORT)
+    set_keys(datapath, KEY)
+    datapath.maps["lb_nodes"].update(mapped(PEER[tcp.net]), b"\1")
+    pod, index = pod_here(datapath, tcp)
+    frontend = served(datapath, tcp, index)
+    datapath.flag_frontends(LIMITED)
+    limit(datapath, client_open=1, open=1)
+    for port in (5000, 5001):
+        opening = wrapped(tcp, tcp.frame(client(tcp, port), frontend, "S", payload=b""), pod)
+        result = datapath.run("lb_host_ingress", opening, ifindex=node.uplink.ifindex)
+        assert target_of(result.packet) == pod
+        reset = tcp.frame(pod, client(tcp, port), "RA", payload=b"")
+        datapath.run("lb_host_egress", reset, ifindex=node.uplink.ifindex)
+    assert not uses(datapath)
+    assert unpack_open(datapath.maps["lb_open"].lookup(pack_index(index)) or b"") == 0

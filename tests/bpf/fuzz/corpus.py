@@ -24,7 +24,7 @@ from ebpflb.dataplane.layout.enums import (
     IfEmptyCode,
     SchedulerCode,
 )
-from ebpflb.dataplane.layout.structs import LbDesc, LbPodKey, LbSourceRange
+from ebpflb.dataplane.layout.structs import LbDesc, LbLimit, LbPodKey, LbSourceRange
 from ebpflb.model.address import Family, Protocol
 from tests.bpf.fuzz.judge import HOOKS, Judge, Offers, Shot
 from tests.bpf.fuzz.tunnels import ADDRESSES, KEY, PORT, wrap
@@ -86,6 +86,9 @@ _NODE_PORTS = 30000
 _WILDCARD = {V4: "0.0.0.0", V6: "::"}
 _REQUESTS = ("lb_pod_ingress", "lb_host_ingress", "lb_l3_ingress", "lb_host_egress", "lb_l3_egress")
 _FLOWS = (*FLOW_TABLES, "lb_fragments", "lb_affinity")
+_LIMITED = DescFlag.LB_DESC_LIMITS | DescFlag.LB_DESC_COUNTS_OPEN
+# Nobody reaches them, but all that a client uses is noted.
+_LIMITS = LbLimit(interval=1, burst=1 << 60, open=1 << 31, client_open=1 << 31)
 _LINK = 14
 # How much lower than its client's port the source port allocated to a flow may be.
 _SNAT_BELOW = 20000
@@ -169,6 +172,7 @@ class Corpus:
         self._set()
         self._begin_turns(0)
         datapath.maps["lb_tunnel_keys"].update(bytes(4), 2 * KEY)
+        datapath.maps["lb_limits"].update(u32(SERVICE), bytes(_LIMITS))
         for net, (_, there) in zip((V4, V6), ADDRESSES.values(), strict=True):
             datapath.maps["lb_nodes"].update(mapped(there), b"\1")
             datapath.maps["lb_pod_nodes"].update(mapped(net.remote), mapped(there))
@@ -235,9 +239,10 @@ class Corpus:
         place = self._datapath.maps["lb_descs"]
         desc = LbDesc.from_buffer_copy(place.lookup(u32(index)) or b"")
         desc.flags = {
-            MASQUERADE: DescFlag.LB_DESC_MASQUERADE,
+            MASQUERADE: DescFlag.LB_DESC_MASQUERADE | _LIMITED,
             RANGES: DescFlag.LB_DESC_SOURCE_RANGES,
-            DSR: DescFlag.LB_DESC_DSR,
+            AFFINITY: _LIMITED,
+            DSR: DescFlag.LB_DESC_DSR | _LIMITED,
         }.get(port, 0)
         desc.source_ranges = 1
         desc.scheduler = SchedulerCode["LB_SCHEDULER_ROUND_ROBIN"]

@@ -6,6 +6,7 @@ or is translated correctly.
 from collections import Counter
 from random import Random
 
+from ebpflb.dataplane.layout.structs import LbClientUse
 from tests.bpf.fuzz.corpus import Corpus
 from tests.bpf.fuzz.judge import HOOKS, Judge, Shot
 from tests.bpf.fuzz.mutation import mutate
@@ -16,6 +17,8 @@ from tests.bpf.harness.services import BACKEND_PORT
 ROUNDS, PACKETS = 100, 200
 LIVING = {
     "lb_affinity",
+    "lb_client_uses",
+    "lb_open",
     "lb_conntrack",
     "lb_ct_dsr",
     "lb_ct_short",
@@ -78,9 +81,13 @@ def still_maps(datapath: Datapath) -> dict[str, bytes]:
 
 
 def check_maps(datapath: Datapath, corpus: Corpus, judge: Judge) -> None:
-    """Indices are within bounds, and flows that got no packet are unchanged."""
+    """Indices are within bounds, no client's count is negative, and flows that got no packet are
+    unchanged.
+    """
     for name, bound in BOUNDS.items():
         assert sum(chunk.size for chunk in datapath.maps[name].chunks()) <= bound
+    uses = map(LbClientUse.from_buffer_copy, dict(datapath.maps["lb_client_uses"].items()).values())
+    assert all(each.open >= 0 for each in uses)
     for table in ("lb_ct_short", "lb_ct_udp"):
         now = dict(datapath.maps[table].items())
         for key, value in corpus.flows[table].items():
