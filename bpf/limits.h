@@ -18,7 +18,7 @@
 #include "scheduler.h"
 #include "verdict.h"
 
-/* How many slots a new flow tries, to skip backends that are full. Not less than it does otherwise. */
+/* How many slots a new flow tries where the chosen backend is full. */
 #define LB_FULL_TRIED 8
 
 static __always_inline struct lb_limit *lb_limit_of(__u32 desc_flags, __u32 service)
@@ -150,8 +150,7 @@ static __always_inline void lb_limit_begin(const struct lb_packet *pkt, const st
 }
 
 /*
- * A flow ends; original: its entry. A client that was evicted has less open connections than end: one
- * that began before does not count.
+ * A flow ends; original: its entry. Of a client that was evicted, more may end than were counted since.
  */
 static __always_inline void lb_limit_end(const struct lb_conntrack *original,
 					 const struct lb_addr *client)

@@ -40,7 +40,7 @@ from tests.bpf.extensions.limited import (
     use_of,
     uses,
 )
-from tests.bpf.extensions.test_retry import Opening, age
+from tests.bpf.extensions.opening import Opening, age
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath, Verdict, XdpAction, addr
 from tests.bpf.harness.node import Node

@@ -25,7 +25,7 @@ from tests.bpf.extensions.limited import (
     silences,
     uses,
 )
-from tests.bpf.extensions.test_retry import Opening
+from tests.bpf.extensions.opening import Opening
 from tests.bpf.harness.asker import Asker, say_who_asks
 from tests.bpf.harness.datapath import SERVICE, Datapath
 from tests.bpf.harness.node import Node
