@@ -14,9 +14,11 @@ from ebpflb.dataplane.layout.enums import (
     DropReason,
     LimitFlag,
     NetnsFlag,
+    SchedulerCode,
 )
 from ebpflb.dataplane.layout.records import pack_index, unpack_open
 from ebpflb.dataplane.layout.structs import LbClientKey, LbClientUse
+from tests.bpf.dsr.sent import hashed
 from tests.bpf.dsr.tunnel import (
     KEY,
     PEER,
@@ -317,3 +319,20 @@ def test_what_arrives_in_a_tunnel_is_counted_nowhere(datapath: Datapath, node: N
         datapath.run("lb_host_egress", reset, ifindex=node.uplink.ifindex)
     assert not uses(datapath)
     assert unpack_open(datapath.maps["lb_open"].lookup(pack_index(index)) or b"") == 0
+
+
+def test_a_connection_that_another_node_began_is_no_new_one(
+    datapath: Datapath, node: Node, tcp: Kind
+):
+    """It is open here from its next packet on; from made-up ones nobody has to wait."""
+    node_addresses(datapath, node)
+    datapath.settings(dsr_port=PORT)
+    set_keys(datapath, KEY)
+    index = pod_elsewhere(datapath, tcp)[1]
+    frontend = served(datapath, tcp, index)
+    hashed(datapath, SchedulerCode["LB_SCHEDULER_MAGLEV"], [index] * 7)
+    datapath.flag_frontends(LIMITED)
+    limit(datapath, interval=100 * SECOND)
+    frame = tcp.frame(client(tcp), frontend, "A", payload=b"")
+    datapath.run("lb_host_ingress", frame, ifindex=node.uplink.ifindex)
+    assert uses(datapath) == [LbClientUse(1, 0)]
