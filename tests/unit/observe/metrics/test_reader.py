@@ -17,7 +17,6 @@ from ebpflb.dataplane.layout.enums import (
     FlowPath,
     HistogramKind,
 )
-from ebpflb.dataplane.layout.records import pack_open
 from ebpflb.dataplane.layout.structs import (
     LbConntrack,
     LbCounts,
@@ -29,7 +28,6 @@ from ebpflb.dataplane.layout.structs import (
 from ebpflb.dataplane.services.sync import Sync
 from ebpflb.model.address import WILDCARD, Family, Protocol, parse_address
 from ebpflb.model.endpoint import Endpoint, EndpointSlice, PackedEndpoints, SlicePort
-from ebpflb.model.extensions.limits import Limits, OpenLimit
 from ebpflb.model.node import Node
 from ebpflb.model.plan import FrontendKey, FrontendType
 from ebpflb.model.service import ServiceName
@@ -388,17 +386,6 @@ def test_a_port_that_is_refused_says_whether_it_has_endpoints_at_all(world, piec
     assert world.port().unusable == unusable
     world.serve(frontend(choice=BOTH))
     assert world.port().unusable is None
-
-
-def test_a_port_with_a_limit_says_how_many_endpoints_are_full(world):
-    limited = frontend(choice=BOTH, limits=Limits(OpenLimit(7)), counts_open=True)
-    world.serve(limited)
-    world.count("lb_count_front", 0, connections=1)
-    assert world.port().full == 0
-    world.maps["lb_open"].update((0).to_bytes(4, "little"), pack_open(7))
-    assert world.port().full == 1
-    world.serve(frontend(choice=BOTH))
-    assert world.port().full is None
 
 
 @pytest.fixture
