@@ -4,6 +4,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from ebpflb.dataplane.flows.affinity import expire_affinity
 from ebpflb.dataplane.flows.client_uses import correct_client_uses
@@ -12,6 +13,7 @@ from ebpflb.dataplane.flows.diverted import bring_back
 from ebpflb.dataplane.flows.open_connections import correct_open_connections
 from ebpflb.dataplane.flows.unknown_connections import UnknownConnections
 from ebpflb.dataplane.kernel.maps import MapSet
+from ebpflb.dataplane.layout.enums import CtFlag
 from ebpflb.dataplane.view.counts import read_active
 from ebpflb.errors import EbpflbError
 
@@ -51,7 +53,9 @@ class Upkeep:
             self._thread.start()
 
     def _run(self, maps: MapSet) -> None:
-        _attempt(lambda: correct_open_connections(maps, lambda: read_active(maps).flows))
+        # The node from which it comes counts what arrives in a tunnel.
+        chosen_here = partial(read_active, maps, but=CtFlag.LB_CT_TUNNELED)
+        _attempt(lambda: correct_open_connections(maps, lambda: chosen_here().flows))
         _attempt(lambda: correct_client_uses(maps))
         _attempt(lambda: expire_affinity(maps))
         _attempt(lambda: self._closed_sockets.forget(maps))

@@ -34,6 +34,7 @@ _LIFE = packed_format(LbConntrack, "to", "created", "last_seen", "state", "other
 _FULL = 0.99
 # Plain ints: enum members are slower to compare.
 _ORIGINAL, _CLOSED = int(Direction.LB_DIR_ORIGINAL), int(CtState.LB_CT_CLOSED)
+_NONE = CtFlag(0)
 _PEER_FIN, _DSR = int(CtState.LB_CT_OTHER_FIN), int(CtFlag.LB_CT_DSR)
 
 
@@ -69,19 +70,21 @@ def destination_port(key: bytes) -> int:
     return int.from_bytes(key[_DESTINATION_PORT_AT : _DESTINATION_PORT_AT + 2], "big")
 
 
-def open_flows(values: bytes) -> list[tuple[bytes, int]]:
+def open_flows(values: bytes, *, but: CtFlag = _NONE) -> list[tuple[bytes, int]]:
     """For each flow that has not ended: backend and serial, packed, and when it began.
 
     `values`: of many entries, concatenated. Only entries in the original direction count; those
-    reserved for other NAT do not. With direct server return the client's FIN is the last that is
-    seen of the end (lb_dsr_close()).
+    reserved for other NAT do not, nor those with the flag `but`. With direct server return the
+    client's FIN is the last that is seen of the end (lb_dsr_close()).
     """
+    other = int(but)
     return [
         (use, created)
         for created, use, direction, state, flags, other_state in _USE.iter_unpack(values)
         if direction == _ORIGINAL
         and not (state | other_state) & _CLOSED
         and not (flags & _DSR and state & _PEER_FIN)
+        and not flags & other
     ]
 
 

@@ -43,5 +43,12 @@ def test_a_flow_is_open_in_its_original_direction_until_either_side_has_closed_i
     assert open_flows(values) == [(use, 5)]
 
 
+def test_open_flows_with_a_flag_may_be_left_out():
+    plain = entry(direction=Direction.LB_DIR_ORIGINAL)
+    tunneled = entry(direction=Direction.LB_DIR_ORIGINAL, flags=CtFlag.LB_CT_TUNNELED)
+    assert len(open_flows(plain + tunneled)) == 2
+    assert len(open_flows(plain + tunneled, but=CtFlag.LB_CT_TUNNELED)) == 1
+
+
 def test_of_a_life_there_is_what_ends_it():
     assert list(lives(entry(state=1, other_state=2) * 2)) == [(bytes(TO), 5, 6, 1, 2)] * 2
