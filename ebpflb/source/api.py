@@ -40,7 +40,8 @@ WRONG_KUBECONFIG = (
 _load_kubeconfig: Callable[..., None] = load_kube_config
 _load_pod_config: Callable[..., None] = load_incluster_config
 JSON = "application/json"
-_VERBS = {"GET": "list", "WATCH": "watch", "POST": "create"}
+_MERGE_PATCH = "application/merge-patch+json"
+_VERBS = {"GET": "list", "WATCH": "watch", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 
 Query = Mapping[str, str]
 SocketOption = tuple[int, int, int]
@@ -60,6 +61,10 @@ class RefusedError(SourceError):
 
 class MissingError(RefusedError):
     """The API server does not have that resource."""
+
+
+class ConflictError(RefusedError):
+    """The object to be written is not as it was when it was last read, or there is none."""
 
 
 class UnreadableError(SourceError):
@@ -142,6 +147,14 @@ class Api:
     def post(self, request: ApiRequest) -> None:
         """Create an object. Raises SourceError."""
         self._read(self._send("POST", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
+
+    def patch(self, request: ApiRequest) -> None:
+        """Change an object by a JSON merge patch (RFC 7386). Raises SourceError."""
+        self._read(self._send("PATCH", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
+
+    def delete(self, request: ApiRequest) -> None:
+        """Delete an object. Raises SourceError."""
+        self._read(self._send("DELETE", request, (_CONNECT_SECONDS, _READ_SECONDS)), request)
 
     def watch(self, request: ApiRequest, silence: float) -> "WatchStream":
         """Events until the server ends the response, which has begun when this returns.
@@ -229,12 +242,14 @@ class Api:
                 "the API server does not accept these credentials: check the ServiceAccount's "
                 f"token or the kubeconfig ({message})"
             )
-        if status == HTTPStatus.NOT_FOUND and verb != "POST":
+        if status == HTTPStatus.NOT_FOUND and verb in ("GET", "WATCH"):
             return MissingError(
                 f"the API server does not have {request.resource}: Kubernetes 1.21 or newer is "
                 f"needed ({message})"
             )
-        return RefusedError(f"cannot {rbac_verb} {request.resource}: {status} {message}")
+        is_conflict = status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND)
+        kind = ConflictError if is_conflict else RefusedError
+        return kind(f"cannot {rbac_verb} {request.resource}: {status} {message}")
 
 
 class WatchStream(Iterator[WatchEvent]):
@@ -307,7 +322,10 @@ def _ask(client: ApiClient, verb: str, request: ApiRequest, timeout: tuple[float
         "GET" if verb == "WATCH" else verb,
         request.path,
         query_params=list(request.query.items()),
-        header_params={"Accept": request.accept, "Content-Type": JSON},
+        header_params={
+            "Accept": request.accept,
+            "Content-Type": _MERGE_PATCH if verb == "PATCH" else JSON,
+        },
         body=request.body,
         auth_settings=["BearerToken"],
     )

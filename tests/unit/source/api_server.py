@@ -69,6 +69,12 @@ class _Conversation(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
+        self._answer()
+
     def log_message(self, *_: object) -> None:
         """Nobody reads it."""
 

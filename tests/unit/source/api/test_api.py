@@ -17,7 +17,15 @@ from urllib3.exceptions import InsecureRequestWarning
 
 from ebpflb import __version__
 from ebpflb.errors import ConfigError, SourceError
-from ebpflb.source.api import Api, ApiRequest, BrokenError, ExpiredError, MissingError, RefusedError
+from ebpflb.source.api import (
+    Api,
+    ApiRequest,
+    BrokenError,
+    ConflictError,
+    ExpiredError,
+    MissingError,
+    RefusedError,
+)
 from ebpflb.source.api_objects import WatchEvent, object_of
 from ebpflb.source.api_types import Fields
 from tests.unit.source.api_server import Answer, ApiServer, answer
@@ -97,6 +105,35 @@ def test_an_object_is_posted_as_json(api: Api, server: ApiServer):
     assert (request.method, request.path) == ("POST", "/events")
     assert request.headers["Content-Type"] == "application/json"
     assert json.loads(request.body) == {"note": "ä", "regarding": {"name": "web"}}
+
+
+def test_an_object_is_changed_by_a_merge_patch(api: Api, server: ApiServer):
+    server.answers.append(answer({}))
+    api.patch(ApiRequest("/things/a/status", "things/status", {}, {"status": {"ready": None}}))
+    (request,) = server.requests
+    assert (request.method, request.path) == ("PATCH", "/things/a/status")
+    assert request.headers["Content-Type"] == "application/merge-patch+json"
+    assert json.loads(request.body) == {"status": {"ready": None}}
+
+
+def test_an_object_is_deleted_if_it_is_the_one_that_is_meant(api: Api, server: ApiServer):
+    server.answers.append(answer({}))
+    api.delete(ApiRequest("/things/a", "things", {}, {"preconditions": {"uid": "1"}}))
+    (request,) = server.requests
+    assert (request.method, request.path) == ("DELETE", "/things/a")
+    assert json.loads(request.body) == {"preconditions": {"uid": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"), [("create", 409), ("patch", 409), ("patch", 404), ("delete", 404)]
+)
+def test_an_object_that_is_another_one_by_now_is_a_conflict(
+    api: Api, server: ApiServer, verb: str, status: int
+):
+    server.answers.append(answer({"kind": "Status", "message": "another"}, status))
+    with pytest.raises(ConflictError) as caught:
+        ASK[verb](api)
+    assert str(caught.value) == f"cannot {verb} things: {status} another"
 
 
 def test_the_address_may_have_a_path(server: ApiServer):
@@ -209,6 +246,8 @@ ASK: dict[str, Callable[[Api], object]] = {
     "list": lambda api: api.get(THINGS),
     "watch": lambda api: api.watch(THINGS, 10),
     "create": lambda api: api.post(THINGS),
+    "patch": lambda api: api.patch(THINGS),
+    "delete": lambda api: api.delete(THINGS),
 }
 
 
