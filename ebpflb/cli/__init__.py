@@ -124,6 +124,7 @@ def verbose_option(text: str) -> Callable[[Any], Any]:
             "explain": "ebpflb.cli.explain:explain",
             "cleanup": "ebpflb.cli.cleanup:cleanup",
             "relay": "ebpflb.relay.command:relay",
+            "gateway": "ebpflb.gateway.command:gateway",
             "takeover": "ebpflb.cli.takeover:takeover",
             "lab": "ebpflb.cli.lab:lab",
             "completion": "ebpflb.cli:completion",

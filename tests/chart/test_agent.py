@@ -286,11 +286,12 @@ def test_everything_lies_in_the_namespace_of_the_release() -> None:
     apart = {
         *("ClusterRole", "ClusterRoleBinding"),
         *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "APIService"),
+        "GatewayClass",
     }
     outside = "lb-ebpflb-relay-authentication"
     inside = [each["metadata"] for each in objects if each["kind"] not in apart]
     assert {each["namespace"] for each in inside if each["name"] != outside} == {"network"}
-    named_otherwise = ("ServiceAccount", "APIService")
+    named_otherwise = ("ServiceAccount", "APIService", "GatewayClass")
     names = [each["metadata"]["name"] for each in objects if each["kind"] not in named_otherwise]
     assert all(name.startswith("lb-ebpflb") for name in names)
     assert "nodeport-addresses" in settings_file(objects)

@@ -32,6 +32,7 @@ WORKLOADS = ("DaemonSet", "Deployment", "Job")
 OF_CLUSTER = {
     *("ClusterRole", "ClusterRoleBinding"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "APIService"),
+    "GatewayClass",
 }
 # Binds a role of kube-system.
 READER = "ebpflb-relay-authentication"
@@ -102,7 +103,9 @@ def test_every_container_has_its_image_by_digest_and_the_policy_of_the_values() 
         each["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
         for each in workloads(objects)
     }
-    assert components == {"agent", "relay", "cleanup", "uninstall", "test", "test-result"}
+    assert components == {
+        *("agent", "relay", "gateway", "cleanup", "uninstall", "test", "test-result")
+    }
     assert {*images(objects)} == {f"{image['repository']}@{image['digest']}", proxy}
     assert {each["imagePullPolicy"] for each in containers(objects)} == {"Always"}
 

@@ -18,8 +18,8 @@ from tests.image.build import image_archive
 
 pytestmark = [pytest.mark.bpf, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-# Of a type that this cluster does not know.
-_FOREIGN = "monitoring.coreos.com/"
+# Of types that this cluster does not know.
+_FOREIGN = ("monitoring.coreos.com/", "gateway.networking.k8s.io/")
 _ACCOUNT = ("ServiceAccount", "Role", "RoleBinding")
 _CLEANING, _WAITING = (
     {f"{kind}/ebpflb-{name}" for kind in _ACCOUNT} for name in ("cleanup", "uninstall")

@@ -59,6 +59,13 @@ EVERYTHING: Object = {
         "tolerations": [{"key": "system", "operator": "Exists"}],
         "priorityClassName": "system-cluster-critical",
     },
+    "gateway": {
+        "enabled": True,
+        "addressRanges": ["203.0.113.0/24", "2001:db8::/64"],
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+        "priorityClassName": "system-cluster-critical",
+    },
     "podAnnotations": {"example.org/a": "b"},
     "podLabels": {"tier": "nodes"},
     "serviceAccount": {"annotations": {"example.org/a": "b"}, "name": "proxy"},
@@ -111,16 +118,16 @@ def hook_of(found: Object) -> str:
 
 
 def component_of(found: Object) -> str:
-    """What an object says that it is a part of: agent, relay or nothing."""
+    """What an object says that it is a part of: agent, relay, gateway or nothing."""
     return str(found["metadata"].get("labels", {}).get("app.kubernetes.io/component", ""))
 
 
 def installed(objects: list[Object], kind: str) -> Object:
-    """The only object of this kind in the release itself, apart from those of the relay."""
+    """The only object of this kind in the release itself, apart from those of other components."""
     (found,) = [
         each
         for each in of_kind(objects, kind)
-        if not hook_of(each) and component_of(each) != "relay"
+        if not hook_of(each) and component_of(each) not in ("relay", "gateway")
     ]
     return found
 
