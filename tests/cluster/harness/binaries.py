@@ -39,18 +39,21 @@ class Recipe:
 
     Without a module, `package` names its own version and comes with its own go.mod.
     cgo: it contains C, which needs gcc; it runs on this machine, but not in an empty image.
+    tests: it is the tests of the package.
     """
 
     package: str
     module: str = ""
     flags: tuple[str, ...] = ()
     cgo: bool = False
+    tests: bool = False
 
     def arguments(self, target: Path) -> list[str]:
         """The arguments of go; the program is written to `target` or into its folder."""
         flags = ["-v", "-trimpath", "-buildvcs=false", *self.flags]
         if self.module:
-            return ["build", "-mod=readonly", *flags, "-o", str(target), self.package]
+            command = ["test", "-c"] if self.tests else ["build"]
+            return [*command, "-mod=readonly", *flags, "-o", str(target), self.package]
         return ["install", *flags, self.package]
 
     def environment(self) -> dict[str, str]:
@@ -59,7 +62,12 @@ class Recipe:
 
     def text(self) -> str:
         """Changes whenever the resulting program would."""
-        lines = [self.package, *self.flags, *(["cgo"] if self.cgo else [])]
+        lines = [
+            self.package,
+            *self.flags,
+            *(["cgo"] if self.cgo else []),
+            *(["tests"] if self.tests else []),
+        ]
         if self.module:
             for path in sorted((_SOURCES / self.module).iterdir()):
                 lines.append(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}")
