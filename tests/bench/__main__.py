@@ -34,7 +34,7 @@ from tests.bench import (
     versions,
 )
 from tests.bench.channels import spread
-from tests.bench.complaints import distance
+from tests.bench.complaints import annotated, distance, noisy
 from tests.bench.harness.alone import alone
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row, keep, machine_line, show
@@ -78,7 +78,9 @@ BENCHES: dict[str, Bench] = {
     "passed": passed.run,
     "scrape": scrape.run,
     "channels": spread.run,
+    "annotated": annotated.run,
     "distance": distance.run,
+    "noisy": noisy.run,
 }
 # What --other runs; the first one unless others are named.
 BESIDE: dict[str, Callable[[Path, Options], Iterable[Row]]] = {
@@ -103,8 +105,8 @@ def main(names: tuple[str, ...], other: Path | None, **given: Any) -> None:
 
     NAME is connect, attached, sock_ops, nodeport, dsr, bulk, udp, change, busy, shared, fill,
     memory, start, growth, api, sizing, many_nodes, questions, relay, beside, against, first_packet,
-    fortio, programs, programs_live, xdp, live, services, peers, passed, scrape, channels or
-    distance; none means all. channels needs grpcio.
+    fortio, programs, programs_live, xdp, live, services, peers, passed, scrape, channels,
+    annotated, distance or noisy; none means all. channels needs grpcio.
     """
     if os.geteuid() != 0:
         raise click.ClickException("needs root, for network namespaces and eBPF")
