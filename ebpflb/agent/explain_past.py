@@ -227,7 +227,7 @@ def _backends(choice: Choice, failures: Failures) -> list[BackendAnswer]:
             port=each.port,
             local=each.local,
             terminating=each.terminating,
-            chance=round(1 / len(choice.backends), 4),
+            chance=round(share, 4),
             masquerade="",
             hairpin=False,
             via_stack=False,
@@ -236,5 +236,5 @@ def _backends(choice: Choice, failures: Failures) -> list[BackendAnswer]:
             reason="",
             trouble=failures.get(SocketAddress(each.address, each.port), ""),
         )
-        for each in choice.backends
+        for each, share in zip(choice.backends, choice.shares, strict=True)
     ]

@@ -127,6 +127,15 @@ def test_each_moment_has_its_endpoints_and_why_they_were_used(past):
     ]
 
 
+def test_chances_were_those_of_the_weights(past):
+    now = past.serve(
+        service("web", service_port(VIP)),
+        endpoint_slice("web-1", endpoint("10.1.0.1"), weight=1),
+        endpoint_slice("web-2", endpoint("10.1.0.2"), weight=3),
+    )
+    assert backends(past.told(now)) == [("10.1.0.1", 0.25), ("10.1.0.2", 0.75)]
+
+
 def test_a_service_that_is_gone_is_explained_of_when_it_was_there(past):
     there = past.serve(service("web", service_port(VIP)), endpoint_slice("web-1", endpoint()))
     gone = past.serve(gone=(ObjectKey(Kind.SERVICE, "default", "web"),))
