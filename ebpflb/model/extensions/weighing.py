@@ -35,6 +35,10 @@ class Weighing:
         """`weights`: None for those of the EndpointSlices."""
         self._weights = weights
         self._labels_of = labels_of
+        # By key and value of a label, the first share that has it: there may be thousands.
+        self._numbers: dict[tuple[str, str], int] = {}
+        for number, share in enumerate(weights.shares if weights else ()):
+            self._numbers.setdefault(share[:2], number)
         self.is_in_vain = False
 
     def slots(self, endpoints: Sequence[ToWeigh], table_size: int) -> Sequence[int]:
@@ -76,11 +80,9 @@ class Weighing:
     def _group(self, endpoint: ToWeigh) -> int | None:
         """The number of the first share that its pod has part in."""
         found = self._pod_of(endpoint)
-        labels = dict(found.labels) if found else {}
-        for number, share in enumerate(self._weights.shares if self._weights else ()):
-            if labels.get(share.key) == share.value:
-                return number
-        return None
+        labels = found.labels if found else ()
+        numbers = (self._numbers[label] for label in labels if label in self._numbers)
+        return min(numbers, default=None)
 
     def _pod_of(self, endpoint: ToWeigh) -> PodLabels | None:
         namespace, slash, name = endpoint.pod.partition("/")

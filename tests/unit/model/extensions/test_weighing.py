@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What weights make of the endpoints of a Service: in its plan, in its problems, and in explain."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +96,24 @@ def test_the_first_share_that_matches_counts():
     known = {"pod-1": PodLabels("default", "pod-1", (("version", "v1"), ("zone", "a")))}
     known["pod-2"] = PodLabels("default", "pod-2", (("zone", "a"),))
     assert weights_of(planned(weights, known, pod(1), pod(2)).local) == {"1": 3, "2": 1}
+
+
+class _Shares(tuple[Share, ...]):
+    """times: how often somebody looked through all of them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Share]:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_an_annotation_with_thousands_of_shares_is_looked_through_once():
+    many = (Share("version", f"v{number}", number) for number in (3, 1, 2, *range(1, 5000)))
+    all_of_them = _Shares([*many, Share("version", "v3", 9)])
+    found = planned(Weights(all_of_them), labelled("v1", "v3", "none"), *map(pod, range(1, 4)))
+    assert weights_of(found.local) == {"1": 1, "2": 3}
+    assert all_of_them.times == 1
 
 
 def test_each_choice_divides_it_among_its_own():
