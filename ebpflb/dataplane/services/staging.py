@@ -14,6 +14,7 @@ from errno import E2BIG
 from typing import NamedTuple, TypeVar
 
 from ebpflb.dataplane.layout.capacity import MOST_SLOTS
+from ebpflb.dataplane.layout.enums import DescFlag
 from ebpflb.dataplane.layout.records import (
     SCHEDULERS,
     SERVING,
@@ -218,11 +219,13 @@ class _PortStaging:
 
     def _stage_loads(self, frontend: Frontend, weights: Mapping[int, int]) -> None:
         """If a scheduler compares them, a new backend starts with the mean of the others, or it
-        would get all connections; with a limit at half of that at most, so that it gets some.
+        would get all connections; with a limit at half of that at most, so that it gets some. Where
+        nothing was counted before, all start with nothing.
 
         `weights`: by index.
         """
-        new = sorted(set(self._staged.new_backends).intersection(weights))
+        counted = self._counted_before()
+        new = sorted(set(self._staged.new_backends).intersection(weights) if counted else weights)
         if not frontend.scheduler.counts_open:
             nothing = pack_open(0)
             self._staged.open_counts += [(index, nothing) for index in new * frontend.counts_open]
@@ -237,6 +240,13 @@ class _PortStaging:
         ]
         latency = mean_latency(value for _, value in self._values("lb_latencies", others))
         self._staged.latencies += [(index, latency) for index in new]
+
+    def _counted_before(self) -> bool:
+        return any(desc.flags & DescFlag.LB_DESC_COUNTS_OPEN for desc in self._descs())
+
+    def _descs(self) -> Iterator[DescRecord]:
+        """Those that are in force."""
+        return filter(None, map(self._state.desc, self._port.frontends if self._port else ()))
 
     def _values(self, name: str, indices: Iterable[int]) -> Iterator[tuple[int, bytes]]:
         for index in indices:
@@ -343,10 +353,9 @@ class _PortStaging:
 
     def _known_ranges(self) -> dict[_Contents, BackendRange]:
         state, known = self._state, {_Contents(b"", 0, ()): BackendRange(0, 0, 0)}
-        descs = filter(None, map(state.desc, self._port.frontends if self._port else ()))
         kinds = {
             (each, SCHEDULERS[desc.scheduler].has_table)
-            for desc in descs
+            for desc in self._descs()
             for each in backend_ranges(desc)
         }
         for each, is_hashed in kinds:

@@ -67,7 +67,10 @@ def test_they_are_read_back(world: World, limits: Limits):
 
 def test_they_are_written_before_the_descriptor_and_deleted_after_it(world: World):
     assert written(world, limited(NO_LIMITS)).count("lb_limits") == 0
-    assert written(world, limited(SOME)) == ["lb_limits", "lb_descs", "lb_current"]
+    assert written(world, limited(SOME)) == [
+        *("lb_open", "lb_open"),
+        *("lb_limits", "lb_descs", "lb_current"),
+    ]
     assert written(world, limited(NO_LIMITS)) == ["lb_descs", "lb_current", "lb_limits"]
     assert_tidy(world)
 
@@ -171,3 +174,26 @@ def test_a_new_endpoint_is_not_full_from_the_start(
     more = backends("10.1.0.1", "10.1.0.2", "10.1.0.3")
     world.change(by_service(limited(limits, scheduler=scheduler, local=more, others=more)))
     assert open_counts(world) == [60, 80, third]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "limits"),
+    [
+        (Scheduler.RANDOM, SOME),
+        (Scheduler.LEAST_CONNECTIONS, NO_LIMITS),
+        (Scheduler.LEAST_CONNECTIONS, SOME),
+    ],
+)
+def test_what_others_have_left_fills_no_endpoint_when_a_limit_comes(
+    world: World, scheduler: Scheduler, limits: Limits
+):
+    for index in range(3):
+        world.maps["lb_open"].update(pack_index(index), pack_open(500))
+    world.change(by_service(limited(NO_LIMITS)))
+    assert open_counts(world) == [500] * 3
+    world.change(by_service(limited(limits, scheduler=scheduler)))
+    assert open_counts(world) == [0, 0, 500]
+    world.maps["lb_open"].update(pack_index(0), pack_open(7))
+    more = limits._replace(per_endpoint=OpenLimit(9))
+    world.change(by_service(limited(more, scheduler=scheduler, affinity_timeout=9)))
+    assert open_counts(world) == [7, 0, 500]
