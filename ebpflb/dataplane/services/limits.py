@@ -5,16 +5,26 @@ An element is there before a descriptor says so, and until none does. A program 
 because it still uses an older descriptor, knows no limits.
 
 A client may be ahead of a rate by minutes, or by hours. With another rate it begins anew, or it
-would have to wait as long as before.
+would have to wait as long as before. Open connections are corrected only where a client's are
+limited (client_uses.py): when that comes, they are counted anew, or clients of which many ends were
+missed could open none.
 """
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from sys import byteorder
+from typing import NamedTuple
 
 from ebpflb.dataplane.kernel.maps import BpfMap
 from ebpflb.dataplane.layout.records import pack_index
 from ebpflb.dataplane.layout.structs import LbClientKey, LbClientUse, LbLimit
 from ebpflb.dataplane.services.slots import NoRoomError
+
+
+class _Anew(NamedTuple):
+    """Which fields of struct lb_client_use begin at zero again."""
+
+    open: bool
+    due: bool
 
 
 class LimitRecords:
@@ -62,18 +72,25 @@ class LimitRecords:
 
     def write(self, records: Mapping[int, bytes]) -> None:
         """Write elements that have room. MapError."""
-        changed = {each for each, value in records.items() if _rate(value) != _rate(self.of(each))}
+        anew = {
+            each: found
+            for each, value in records.items()
+            if any(found := _anew(value, self.of(each)))
+        }
         self._records.update(records)
         self._table.update_batch([(pack_index(each), value) for each, value in records.items()])
-        if changed:
-            self._begin_anew(changed)
+        if anew:
+            self._begin_anew(anew)
 
-    def _begin_anew(self, services: Container[int]) -> None:
+    def _begin_anew(self, services: Mapping[int, _Anew]) -> None:
         for key, value in self._clients.items():
+            found = services.get(LbClientKey.from_buffer_copy(key).service)
+            if not found:
+                continue
             use = LbClientUse.from_buffer_copy(value)
-            if use.due and LbClientKey.from_buffer_copy(key).service in services:
-                use.due = 0
-                self._clients.update(key, bytes(use))
+            left = LbClientUse(0 if found.open else use.open, 0 if found.due else use.due)
+            if bytes(left) != value:
+                self._clients.update(key, bytes(left))
 
     def remove(self, identities: Iterable[int]) -> None:
         """Those of them that are there. MapError."""
@@ -87,6 +104,8 @@ class LimitRecords:
         self.remove([each for each in self._records if each not in limited])
 
 
-def _rate(record: bytes | None) -> tuple[int, int]:
-    limit = LbLimit.from_buffer_copy(record) if record else LbLimit()
-    return limit.interval, limit.burst
+def _anew(record: bytes, before: bytes | None) -> _Anew:
+    new = LbLimit.from_buffer_copy(record)
+    old = LbLimit.from_buffer_copy(before) if before else LbLimit()
+    is_other_rate = (new.interval, new.burst) != (old.interval, old.burst)
+    return _Anew(open=bool(new.client_open and not old.client_open), due=is_other_rate)

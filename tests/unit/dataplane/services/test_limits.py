@@ -83,23 +83,39 @@ def test_another_limit_replaces_the_element_alone(world: World):
     assert written(world, limited(more), limited(more, "fd00::1")) == []
 
 
+def used(world: World, service: int) -> bytes:
+    """What one of its clients has opened, and by how much it is ahead; returns the key."""
+    key = bytes(LbClientKey(service=service, client=LbAddr.of(parse_address("192.0.2.1"))))
+    world.maps["lb_client_uses"].update(key, bytes(LbClientUse(open=3, due=77)))
+    return key
+
+
+def left(world: World, key: bytes) -> tuple[int, int]:
+    use = LbClientUse.from_buffer_copy(world.maps["lb_client_uses"].lookup(key) or b"")
+    return use.open, use.due
+
+
 def test_with_another_rate_clients_begin_anew(world: World):
-    def used(service: int) -> bytes:
-        key = bytes(LbClientKey(service=service, client=LbAddr.of(parse_address("192.0.2.1"))))
-        world.maps["lb_client_uses"].update(key, bytes(LbClientUse(open=3, due=77)))
-        return key
-
-    def left(key: bytes) -> tuple[int, int]:
-        use = LbClientUse.from_buffer_copy(world.maps["lb_client_uses"].lookup(key) or b"")
-        return use.open, use.due
-
     world.change(by_service(limited(OTHER)))
-    own, another = used(1), used(2)
-    world.change(by_service(limited(OTHER._replace(per_client=OpenLimit(5)))))
-    assert [left(own), left(another)] == [(3, 77), (3, 77)]
+    own, another = used(world, 1), used(world, 2)
+    world.change(by_service(limited(OTHER._replace(per_endpoint=OpenLimit(5)))))
+    assert [left(world, own), left(world, another)] == [(3, 77), (3, 77)]
     faster = rate_limit(31, per_minute=True, burst=5)
     world.change(by_service(limited(Limits(new_per_client=faster))))
-    assert [left(own), left(another)] == [(3, 0), (3, 77)]
+    assert [left(world, own), left(world, another)] == [(3, 0), (3, 77)]
+
+
+@pytest.mark.parametrize("before", [OTHER, Limits(OpenLimit(9)), NO_LIMITS])
+def test_connections_that_nothing_corrected_do_not_fill_a_limit_that_comes(
+    world: World, before: Limits
+):
+    world.change(by_service(limited(before)))
+    own, another = used(world, 1), used(world, 2)
+    world.change(by_service(limited(before._replace(per_client=OpenLimit(5)))))
+    assert [left(world, own), left(world, another)] == [(0, 77), (3, 77)]
+    own = used(world, 1)
+    world.change(by_service(limited(before._replace(per_client=OpenLimit(4)))))
+    assert left(world, own) == (3, 77)
 
 
 def test_they_go_with_the_service(world: World):
