@@ -86,8 +86,8 @@ class Transaction:
         pods = [(key, pack_index(index)) for service in staged for index, key in service.new_here]
         state.maps["lb_pods_here"].update_batch(pods)
         state.source_ranges.write(each for service in staged for each in service.source_ranges)
-        for service in staged:
-            state.limits.write(service.limits)
+        limits = (each for service in staged for each in service.limits.items())
+        state.limits.write(dict(limits))
         names = [(pack_index(index), name) for service in staged for index, name in service.names]
         state.maps["lb_names"].update_batch(names)
 

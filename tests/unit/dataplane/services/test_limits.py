@@ -8,6 +8,7 @@ import pytest
 from ebpflb.dataplane.layout.capacity import Sizes, sizes_for
 from ebpflb.dataplane.layout.records import pack_index, pack_open, unpack_limits, unpack_open
 from ebpflb.dataplane.layout.structs import LbAddr, LbClientKey, LbClientUse
+from ebpflb.dataplane.services.limits import LimitRecords
 from ebpflb.model.address import parse_address
 from ebpflb.model.extensions.limits import NO_LIMITS, Limits, OpenLimit, rate_limit
 from ebpflb.model.plan import Frontend
@@ -116,6 +117,14 @@ def test_connections_that_nothing_corrected_do_not_fill_a_limit_that_comes(
     own = used(world, 1)
     world.change(by_service(limited(before._replace(per_client=OpenLimit(4)))))
     assert left(world, own) == (3, 77)
+
+
+def test_clients_are_looked_through_once_for_all_services_that_change(world: World, monkeypatch):
+    passes = []
+    monkeypatch.setattr(LimitRecords, "_begin_anew", lambda _, services: passes.append(services))
+    some = (limited(SOME, f"10.96.0.{n}", service=named(f"web-{n}")) for n in range(1, 6))
+    world.change(by_service(*some))
+    assert [len(each) for each in passes] == [5]
 
 
 def test_they_go_with_the_service(world: World):
