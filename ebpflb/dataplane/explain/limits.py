@@ -49,7 +49,7 @@ def _used(lookups: Lookups, desc: DescRecord, client: Address, hook: Hook) -> _U
 
 
 def client_excess(lookups: Lookups, desc: DescRecord, client: Address, hook: Hook) -> Excess | None:
-    """lb_limits_check(), at tc; None: the client is within its limits."""
+    """lb_limit_check_client(); None: the client is within its limits."""
     limits = lookups.limits(desc)
     if not limits.are_of_clients or hook is Hook.LB_HOOK_HOST_EGRESS:
         return None

@@ -294,7 +294,7 @@ def read_limits(maps: MapSet) -> Mapping[int, Limits]:
 
 def _full_backends(maps: MapSet, backends: BackendGroups) -> Mapping[ServicePortName, Set[int]]:
     limits = {each: found.per_endpoint for each, found in read_limits(maps).items()}
-    of_port = {name: limits.get(backends.service_id(name)) for name in backends if any(limits)}
+    of_port = {name: limits.get(backends.service_id(name)) for name in backends if limits}
     return {
         name: frozenset(
             each
