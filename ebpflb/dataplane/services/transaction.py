@@ -5,8 +5,8 @@ New items come first, each complete before anything refers to it: backends, slot
 limits, names, descriptors; then, once all CPUs see them, the words of lb_current, each of which
 commits one frontend; then lb_frontends for the new ones. When everything new is there, the flags of
 addresses change; then old items are removed in reverse order. What a program may still be reading
-is not touched but retired, with one exception: the flags of a backend, a single byte, change in
-place.
+is not touched but retired, with two exceptions: the flags and the weight of a backend change in
+place, and an element of lb_limits is replaced.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
