@@ -13,6 +13,8 @@ from ebpflb.words import annotations as words
 T = TypeVar("T")
 
 _PATH = "metadata.annotations"
+# Unknown ones, of which an object has room for thousands: hints take their time.
+_MOST_TOLD = 10
 
 
 def socket_lb(annotations: object) -> bool | None:
@@ -53,10 +55,13 @@ def slice_weight(annotations: object) -> int | None:
 
 
 def _unknown(annotations: Mapping[str, object]) -> Iterator[str]:
-    for name in annotations:
-        if name.startswith(words.PREFIX) and name not in OF_SERVICES:
-            hint = values.near(name, OF_SERVICES)
-            yield f"{_PATH}.{name}: no annotation of a Service{hint}; it is ignored"
+    found = (name for name in annotations if name.startswith(words.PREFIX))
+    names = [name for name in found if name not in OF_SERVICES]
+    for name in names[:_MOST_TOLD]:
+        hint = values.near(name, OF_SERVICES)
+        yield f"{_PATH}.{name}: no annotation of a Service{hint}; it is ignored"
+    if more := len(names[_MOST_TOLD:]):
+        yield f"{_PATH}: {more} more with {words.PREFIX} are no annotations of a Service"
 
 
 def _parsed(annotations: object, name: str, parse: Callable[[str], T]) -> T | None:

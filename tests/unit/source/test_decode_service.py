@@ -403,6 +403,13 @@ def test_an_annotation_that_does_not_exist_is_named_and_the_others_count():
     )
 
 
+def test_of_thousands_that_do_not_exist_the_first_are_named():
+    found = annotated({f"ebpflb.io/{number}": "" for number in range(3000)})
+    *named, last = found.problems
+    assert [each.split(":")[0][-1] for each in named] == list("0123456789")
+    assert last.startswith("metadata.annotations: 2990 more with ebpflb.io/ ")
+
+
 def with_ejection(value: object):
     manifest = service_manifest()
     manifest["metadata"]["annotations"] = {"ebpflb.io/ejection": value}
