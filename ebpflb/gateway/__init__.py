@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gateway API: makes Services and EndpointSlices of Gateways and their routes, which agents serve
-as any others. Agents know nothing of it.
+"""Gateway API and the MCS API: makes Services and EndpointSlices of Gateways and their routes, and
+of ServiceImports, which agents serve as any others. Agents know nothing of it.
 """

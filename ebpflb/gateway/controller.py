@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes of Gateways what is planned for them, while this process holds the lease."""
+"""Makes of Gateways and ServiceImports what is planned, while this process holds the lease."""
 
 import logging
 import threading
@@ -87,7 +87,7 @@ class GatewayController:
                 return
             failed |= not self._is_written(each)
         if self._refusals != before:
-            # They are told in the status of their Gateways.
+            # They are told in the status of what the Services are of.
             self._store.changed.set()
         self._failures = self._failures + 1 if failed else 0
         first, last = _AGAIN_SECONDS

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of the API server that count for Gateways, as they are now."""
+"""The objects of the API server that count for Gateways and ServiceImports, as they are now."""
 
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ebpflb.from_json import JsonError, from_json
@@ -19,13 +19,14 @@ from ebpflb.gateway.policy.objects import (
     GivenSlice,
     LabelledNamespace,
     ReferenceGrant,
+    ServiceImport,
 )
-from ebpflb.gateway.policy.services import SERVICE_LABEL
+from ebpflb.gateway.policy.owned import SERVICE_LABEL
 from ebpflb.log import fields
 from ebpflb.source.api_objects import Item
 from ebpflb.source.reflector import Reader, Reflector, Resource
 from ebpflb.source.typed import FieldError, checked, quickly
-from ebpflb.words.gateway import GROUP, ROUTE_OF
+from ebpflb.words.gateway import GROUP, IMPORT_LABEL, MULTICLUSTER, ROUTE_OF
 
 _log = logging.getLogger("ebpflb.gateway")
 
@@ -50,6 +51,7 @@ def _kind(api: str, plural: str, type_: type[ApiItem], **query: str) -> WatchedK
 
 
 _GATEWAY_API = f"/apis/{GROUP}/v1"
+_SLICES = "/apis/discovery.k8s.io/v1", "endpointslices", GivenSlice
 KINDS = {
     "GatewayClass": _kind(_GATEWAY_API, "gatewayclasses", GatewayClass),
     "Gateway": _kind(_GATEWAY_API, "gateways", Gateway),
@@ -59,22 +61,29 @@ KINDS = {
     "Namespace": _kind("/api/v1", "namespaces", LabelledNamespace),
     "Node": _kind("/api/v1", "nodes", GivenNode),
     "Service": _kind("/api/v1", "services", GivenService),
-    "EndpointSlice": _kind(
-        "/apis/discovery.k8s.io/v1", "endpointslices", GivenSlice, labelSelector=SERVICE_LABEL
-    ),
+    "EndpointSlice": _kind(*_SLICES, labelSelector=SERVICE_LABEL),
+    "ServiceImport": _kind(f"/apis/{MULTICLUSTER}/v1beta1", "serviceimports", ServiceImport),
+    "ImportedSlice": _kind(*_SLICES, labelSelector=IMPORT_LABEL),
 }
+_SHARED = frozenset({"Service", "EndpointSlice"})
+_OF_IMPORTS = frozenset({"ServiceImport", "ImportedSlice"})
+APIS = {"gateway": KINDS.keys() - _OF_IMPORTS, "multicluster": _SHARED | _OF_IMPORTS}
+"""The kinds that count for the objects of an API."""
 
 
 class ObjectStore:
     """Thread-safe. changed: set after each change. An unreadable object stays as it was."""
 
-    def __init__(self, api: Reader) -> None:
+    def __init__(self, api: Reader, apis: Collection[str]) -> None:
+        """`apis`: of APIS, those whose objects are to be served."""
         self.changed = threading.Event()
+        self._apis = [APIS[each] for each in apis]
         self._lock = threading.Lock()
         self._objects: dict[str, dict[Key, Any]] = {}
         self._reflectors = [
             Reflector(api, each.resource, _StoreFollower(self, kind))
             for kind, each in KINDS.items()
+            if any(kind in kinds for kinds in self._apis)
         ]
 
     def start(self) -> None:
@@ -86,11 +95,16 @@ class ObjectStore:
             each.stop()
 
     def found(self) -> FoundObjects | None:
-        """None until every kind was listed once."""
+        """Of the APIs of which every kind was listed once; None without any.
+
+        One whose definitions are not installed costs no other.
+        """
         with self._lock:
-            if len(self._objects) < len(KINDS):
+            listed = [kinds for kinds in self._apis if kinds <= self._objects.keys()]
+            if not listed:
                 return None
-            known = {kind: dict(objects) for kind, objects in self._objects.items()}
+            counting = frozenset[str]().union(*listed)
+            known = {kind: dict(self._objects[kind]) if kind in counting else {} for kind in KINDS}
         return FoundObjects(
             classes=known["GatewayClass"],
             gateways=known["Gateway"],
@@ -98,8 +112,10 @@ class ObjectStore:
             grants=known["ReferenceGrant"],
             namespaces=known["Namespace"],
             services=known["Service"],
-            slices=_by_service(known["EndpointSlice"]),
+            slices=_by_label(known["EndpointSlice"], SERVICE_LABEL),
             nodes=known["Node"],
+            imports=known["ServiceImport"],
+            imported=_by_label(known["ImportedSlice"], IMPORT_LABEL),
         )
 
     def replace(self, kind: str, items: Iterator[Item]) -> None:
@@ -142,10 +158,10 @@ def _problem(kind: str, item: Item) -> str:
     return item.problem
 
 
-def _by_service(slices: dict[Key, GivenSlice]) -> dict[Key, Sequence[GivenSlice]]:
+def _by_label(slices: dict[Key, GivenSlice], label: str) -> dict[Key, Sequence[GivenSlice]]:
     found: defaultdict[Key, list[GivenSlice]] = defaultdict(list)
     for (namespace, _), each in sorted(slices.items()):
-        found[namespace, (each.metadata.labels or {}).get(SERVICE_LABEL, "")].append(each)
+        found[namespace, (each.metadata.labels or {}).get(label, "")].append(each)
     return dict(found)
 
 

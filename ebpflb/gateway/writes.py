@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ebpflb.gateway.policy.found import FoundObjects, Key, is_made_of, is_ours
-from ebpflb.gateway.policy.objects import Gateway, GivenService, GivenSlice, ObjectHead
+from ebpflb.gateway.policy.objects import ApiItem, GivenService, GivenSlice, ObjectHead
 from ebpflb.gateway.policy.plan import Plan
 from ebpflb.gateway.policy.statuses import WantedStatus
 from ebpflb.gateway.store import KINDS
@@ -36,7 +36,8 @@ _SERVICE, _SLICE = _Kind("Service", MANAGED_BY), _Kind("EndpointSlice", SLICE_MA
 
 def writes(plan: Plan, found: FoundObjects) -> Iterator[ObjectWrite]:
     """In an order in which new connections are neither refused nor led to drained endpoints."""
-    gateways = {each.metadata.uid: each for each in found.gateways.values()}
+    sources = (*found.gateways.values(), *found.imports.values())
+    owners = {each.metadata.uid: each for each in sources}
     for key, service in plan.wanted.services.items():
         known = found.services.get(key)
         # The policy wants none in place of somebody else's.
@@ -44,17 +45,20 @@ def writes(plan: Plan, found: FoundObjects) -> Iterator[ObjectWrite]:
         yield from _write(_SERVICE, key, service, known, changes)
     slices = {each.key: each for pieces in found.slices.values() for each in pieces}
     drained = {key: each for key, each in slices.items() if _is_drained(each.metadata.annotations)}
-    yield from _removals(_SLICE, drained, plan.wanted.slices, gateways)
+    yield from _removals(_SLICE, drained, plan.wanted.slices, owners)
     for key, piece in sorted(
         plan.wanted.slices.items(), key=lambda item: _is_drained(item[1]["metadata"]["annotations"])
     ):
         there = slices.get(key)
-        if there is None or _owner(there, _SLICE, gateways):
+        if there is None or _owner(there, _SLICE, owners):
             changes = _slice_changes(there, piece) if there else None
             yield from _write(_SLICE, key, piece, there, changes)
     others = {key: each for key, each in slices.items() if key not in drained}
-    yield from _removals(_SLICE, others, plan.wanted.slices, gateways)
-    yield from _removals(_SERVICE, found.services, plan.wanted.services, gateways)
+    yield from _removals(_SLICE, others, plan.wanted.slices, owners)
+    yield from _removals(_SERVICE, found.services, plan.wanted.services, owners)
+    for key, ips in plan.ips.items():
+        body = _with_version(found.imports[key].metadata, {"spec": {"ips": ips}})
+        yield ObjectWrite("PATCH", _request("ServiceImport", key, body))
     yield from map(_status_write, plan.statuses)
 
 
@@ -82,25 +86,25 @@ def _removals(
     kind: _Kind,
     known: Mapping[Key, Any],
     wanted: Mapping[Key, Fields],
-    gateways: Mapping[str, Gateway],
+    owners: Mapping[str, ApiItem],
 ) -> Iterator[ObjectWrite]:
-    """Those of Gateways that are there; the API server removes those of others."""
+    """Those of owners that are there; the API server removes those of others."""
     for key, each in known.items():
-        if key not in wanted and _owner(each, kind, gateways):
+        if key not in wanted and _owner(each, kind, owners):
             body = {"preconditions": {"uid": each.metadata.uid}}
             yield ObjectWrite("DELETE", _request(kind.name, key, body))
 
 
 def _owner(
-    item: GivenService | GivenSlice, kind: _Kind, gateways: Mapping[str, Gateway]
-) -> Gateway | None:
-    """The Gateway in its namespace that it was made of."""
+    item: GivenService | GivenSlice, kind: _Kind, owners: Mapping[str, ApiItem]
+) -> ApiItem | None:
+    """The Gateway or ServiceImport in its namespace that it was made of."""
     if not is_ours(item, kind.label):
         return None
-    for owner in item.metadata.owner_references or ():
-        gateway = gateways.get(owner.uid)
-        if gateway and gateway.key[0] == item.key[0] and is_made_of(item, gateway, kind.label):
-            return gateway
+    for reference in item.metadata.owner_references or ():
+        owner = owners.get(reference.uid)
+        if owner and owner.key[0] == item.key[0] and is_made_of(item, owner, kind.label):
+            return owner
     return None
 
 
@@ -110,12 +114,18 @@ def _service_changes(known: GivenService, wanted: Fields) -> Fields:
         "type": known.spec.type,
         "externalIPs": known.spec.external_ips or [],
         "loadBalancerIP": known.spec.load_balancer_ip,
+        "ipFamilyPolicy": known.spec.ip_family_policy,
+        "ipFamilies": known.spec.ip_families,
+        "sessionAffinity": known.spec.session_affinity,
+        "sessionAffinityConfig": known.spec.session_affinity_config,
+        "internalTrafficPolicy": known.spec.internal_traffic_policy,
+        "trafficDistribution": known.spec.traffic_distribution,
         "ports": [
             {"name": each.name, "protocol": each.protocol, "port": each.port}
             for each in known.spec.ports or ()
         ],
     }
-    changes = {name: spec[name] for name, each in before.items() if each != spec[name]}
+    changes = {name: each for name, each in spec.items() if before[name] != each}
     labels = _changed(known.metadata.labels, head["labels"], ())
     annotations = known.metadata.annotations or {}
     propagated = (*annotations.get(PROPAGATED, "").split(), PROPAGATED)

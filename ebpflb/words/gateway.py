@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Gateway API, and of what is made of its objects."""
+"""Names of Gateway API and of the MCS API, and of what is made of their objects."""
 
 GROUP = "gateway.networking.k8s.io"
 CONTROLLER = "ebpflb.io/ebpflb"
@@ -16,3 +16,7 @@ PROPAGATED = "gateway.ebpflb.io/annotations"
 ROUTE_OF = {"TCP": "TCPRoute", "UDP": "UDPRoute"}
 """The kind of the routes of a protocol."""
 FEATURES = ("Gateway", "ReferenceGrant", "TCPRoute", "UDPRoute")
+
+MULTICLUSTER = "multicluster.x-k8s.io"
+IMPORT_LABEL = "multicluster.kubernetes.io/service-name"
+"""On imported EndpointSlices: the name of their ServiceImport."""

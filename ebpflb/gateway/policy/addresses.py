@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ebpflb.gateway.policy.attachment import own_kind
 from ebpflb.gateway.policy.conditions import WantedCondition
 from ebpflb.gateway.policy.found import FoundObjects, Key, is_made_of
-from ebpflb.gateway.policy.objects import Gateway, GivenService
+from ebpflb.gateway.policy.objects import ApiItem, Gateway, GivenService
 
 Ranges = Collection[str]
 """CIDRs."""
@@ -51,10 +51,10 @@ def places(
     }
 
 
-def own_service(gateway: Gateway, name: Key, found: FoundObjects) -> GivenService | None:
-    """The Service of a Gateway, if it is there and is its own."""
+def own_service(owner: ApiItem, name: Key, found: FoundObjects) -> GivenService | None:
+    """The Service of a Gateway or ServiceImport, if it is there and is its own."""
     service = found.services.get(name)
-    return service if service and is_made_of(service, gateway) else None
+    return service if service and is_made_of(service, owner) else None
 
 
 def _asked(gateway: Gateway, ranges: Ranges) -> AskedAddresses | WantedCondition:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ebpflb.gateway.policy.objects import (
+    ApiItem,
     Gateway,
     GatewayClass,
     GatewayRoute,
@@ -14,6 +15,7 @@ from ebpflb.gateway.policy.objects import (
     GivenSlice,
     LabelledNamespace,
     ReferenceGrant,
+    ServiceImport,
 )
 from ebpflb.words.gateway import CONTROLLER, MANAGED_BY, OURS
 
@@ -25,6 +27,7 @@ Key = tuple[str, str]
 class FoundObjects:
     """By namespace and name. routes: by kind. slices: those of each Service, by its name.
 
+    imported: those of each ServiceImport, from all clusters, by its name.
     refusals: why the API server did not take our Services of these names.
     """
 
@@ -36,6 +39,8 @@ class FoundObjects:
     services: Mapping[Key, GivenService] = field(default_factory=dict)
     slices: Mapping[Key, Sequence[GivenSlice]] = field(default_factory=dict)
     nodes: Mapping[Key, GivenNode] = field(default_factory=dict)
+    imports: Mapping[Key, ServiceImport] = field(default_factory=dict)
+    imported: Mapping[Key, Sequence[GivenSlice]] = field(default_factory=dict)
     refusals: Mapping[Key, str] = field(default_factory=dict)
 
     @cached_property
@@ -65,11 +70,11 @@ class FoundObjects:
 
 
 def is_ours(item: GivenService | GivenSlice, label: str = MANAGED_BY) -> bool:
-    """Whether it says that it was made of a Gateway."""
+    """Whether it says that it was made by this controller."""
     return (item.metadata.labels or {}).get(label) == OURS
 
 
-def is_made_of(item: GivenService | GivenSlice, gateway: Gateway, label: str = MANAGED_BY) -> bool:
-    """Whether this Gateway is its owner."""
+def is_made_of(item: GivenService | GivenSlice, owner: ApiItem, label: str = MANAGED_BY) -> bool:
+    """Whether this Gateway or ServiceImport is its owner."""
     owners = item.metadata.owner_references or ()
-    return is_ours(item, label) and any(each.uid == gateway.metadata.uid for each in owners)
+    return is_ours(item, label) and any(each.uid == owner.metadata.uid for each in owners)

@@ -220,6 +220,13 @@ class GivenServiceSpec(_Shared):
     ports: list[GivenPort] | None = None
     external_ips: list[str] | None = field(name="externalIPs", default=None)
     load_balancer_ip: str = field(name="loadBalancerIP", default="")
+    cluster_ips: list[str] | None = field(name="clusterIPs", default=None)
+    ip_families: list[str] | None = None
+    ip_family_policy: str = ""
+    session_affinity: str = "None"
+    session_affinity_config: Any = None
+    internal_traffic_policy: str = ""
+    traffic_distribution: str | None = None
 
 
 class GivenIngress(_Shared):
@@ -276,3 +283,41 @@ class GivenNodeStatus(_Shared):
 
 class GivenNode(ApiItem):
     status: GivenNodeStatus | None = None
+
+
+class ImportPort(_Shared):
+    port: int
+    name: str = ""
+    protocol: str = ""
+
+    @property
+    def transport(self) -> str:
+        return self.protocol or "TCP"
+
+
+class ImportClientAffinity(_Shared):
+    timeout_seconds: int | None = None
+
+
+class ImportAffinity(_Shared):
+    client: ImportClientAffinity | None = field(name="clientIP", default=None)
+
+
+class ImportSpec(_Shared):
+    type: str
+    ports: list[ImportPort]
+    ips: list[str] | None = None
+    ip_families: list[str] | None = None
+    session_affinity: str = ""
+    session_affinity_config: ImportAffinity | None = None
+    internal_traffic_policy: str = ""
+    traffic_distribution: str = ""
+
+
+class ImportStatus(_Shared):
+    conditions: list[StatusCondition] | None = None
+
+
+class ServiceImport(ApiItem):
+    spec: ImportSpec
+    status: ImportStatus | None = None

@@ -8,6 +8,13 @@ from ebpflb.gateway.policy.addresses import Ranges, places
 from ebpflb.gateway.policy.attachment import AttachedRoute, attached_routes, attachments
 from ebpflb.gateway.policy.backends import ResolvedBackends, resolved
 from ebpflb.gateway.policy.found import FoundObjects, Key
+from ebpflb.gateway.policy.imports import (
+    ImportVerdict,
+    import_service,
+    import_service_name,
+    import_slices,
+    import_verdicts,
+)
 from ebpflb.gateway.policy.services import (
     WantedObjects,
     service_name,
@@ -18,15 +25,19 @@ from ebpflb.gateway.policy.statuses import (
     WantedStatus,
     class_status,
     gateway_status,
+    import_status,
     route_status,
 )
 from ebpflb.gateway.policy.verdict import GatewayVerdict, verdict
 
 
 class Plan(NamedTuple):
-    """statuses: of those objects whose status must change."""
+    """ips: of those ServiceImports that must get others. statuses: of objects whose status must
+    change.
+    """
 
     wanted: WantedObjects
+    ips: Mapping[Key, Sequence[str]]
     statuses: Sequence[WantedStatus]
 
 
@@ -43,6 +54,7 @@ def plan(found: FoundObjects, ranges: Ranges, now: str) -> Plan:
     verdicts = [
         verdict(each, where[key], routes, found) for key, each in found.own_gateways.items()
     ]
+    imports = list(import_verdicts(found))
     statuses = [
         *(class_status(each, now) for each in found.own_classes),
         *(gateway_status(each, now) for each in verdicts),
@@ -50,9 +62,13 @@ def plan(found: FoundObjects, ranges: Ranges, now: str) -> Plan:
             route_status(kind, found.routes[kind][key], attached, backends[kind, key].finding, now)
             for (kind, key), attached in of_routes.items()
         ),
+        *(import_status(each, now) for each in imports),
     ]
     changed = [each for each in statuses if each.before != each.after]
-    return Plan(_wanted(verdicts, backends, found), changed)
+    wanted = _wanted(verdicts, backends, found)
+    _add_imports(wanted, imports, found)
+    ips = {each.item.key: each.ips for each in imports if each.ips != (each.item.spec.ips or [])}
+    return Plan(wanted, ips, changed)
 
 
 def _wanted(
@@ -73,3 +89,12 @@ def _wanted(
         }
         wanted.slices.update(slice_objects(each.gateway, served, found))
     return wanted
+
+
+def _add_imports(
+    wanted: WantedObjects, imports: Sequence[ImportVerdict], found: FoundObjects
+) -> None:
+    for each in imports:
+        if each.has_service:
+            wanted.services[import_service_name(each.item)] = import_service(each.item)
+            wanted.slices.update(import_slices(each.item, found))

@@ -4,27 +4,18 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ebpflb.gateway.policy.addresses import AskedAddresses
 from ebpflb.gateway.policy.backends import RouteBackend
 from ebpflb.gateway.policy.endpoints import WantedPort, wanted_slices
 from ebpflb.gateway.policy.found import FoundObjects, Key
 from ebpflb.gateway.policy.objects import Gateway, GatewayListener
-from ebpflb.words.gateway import (
-    GATEWAY_LABEL,
-    GROUP,
-    MANAGED_BY,
-    OURS,
-    PROPAGATED,
-    SLICE_MANAGED_BY,
-)
+from ebpflb.gateway.policy.owned import Fields, label_value, owned_metadata, slice_of
+from ebpflb.words.gateway import GATEWAY_LABEL, GROUP, MANAGED_BY, OURS, PROPAGATED
 
-SERVICE_LABEL = "kubernetes.io/service-name"
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_LONGEST_LABEL = 63
-
-Fields = Mapping[str, Any]
+_KIND = f"{GROUP}/v1", "Gateway"
 
 
 class WantedObjects(NamedTuple):
@@ -54,8 +45,8 @@ def service_object(gateway: Gateway, asked: AskedAddresses, ports: Sequence[Want
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            **_metadata(gateway, service_name(gateway)),
-            "labels": {MANAGED_BY: OURS, GATEWAY_LABEL: _label(gateway.metadata.name)},
+            **owned_metadata(_KIND, gateway, service_name(gateway)),
+            "labels": {MANAGED_BY: OURS, GATEWAY_LABEL: label_value(gateway.metadata.name)},
             "annotations": annotations,
         },
         "spec": {
@@ -82,30 +73,5 @@ def slice_objects(
     for port, backends in served.items():
         for number, fields in wanted_slices(port, backends, found):
             key = namespace, f"{service}-{number}"
-            objects[key] = {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {
-                    **_metadata(gateway, key),
-                    "labels": {SERVICE_LABEL: service, SLICE_MANAGED_BY: OURS},
-                    "annotations": fields["annotations"],
-                },
-                **{name: value for name, value in fields.items() if name != "annotations"},
-            }
+            objects[key] = slice_of(_KIND, gateway, key, service, fields)
     return objects
-
-
-def _metadata(gateway: Gateway, key: Key) -> Fields:
-    owner = {
-        "apiVersion": f"{GROUP}/v1",
-        "kind": "Gateway",
-        "name": gateway.metadata.name,
-        "uid": gateway.metadata.uid,
-        "controller": True,
-    }
-    return {"namespace": key[0], "name": key[1], "ownerReferences": [owner]}
-
-
-def _label(name: str) -> str:
-    """A value of a label; a Gateway's name may be longer."""
-    return name[:_LONGEST_LABEL].rstrip("-.")

@@ -9,12 +9,14 @@ from msgspec import ValidationError, convert, to_builtins
 
 from ebpflb.gateway.policy.attachment import RouteAttachment
 from ebpflb.gateway.policy.conditions import WantedCondition, told
+from ebpflb.gateway.policy.imports import ImportVerdict
 from ebpflb.gateway.policy.objects import (
     ApiItem,
     GatewayClass,
     GatewayClassStatus,
     GatewayRoute,
     GatewayStatus,
+    ImportStatus,
     ParentReference,
     RouteStatus,
     StatusCondition,
@@ -103,6 +105,14 @@ def route_status(
             }
         )
     return WantedStatus(kind, item, {"parents": parents}, {"parents": after[:_MOST_PARENTS]})
+
+
+def import_status(found: ImportVerdict, now: str) -> WantedStatus:
+    item = found.item
+    conditions = (item.status or ImportStatus()).conditions
+    before = {"conditions": to_builtins(conditions or [])}
+    after = {"conditions": told([found.ready], conditions, item.metadata.generation, now)}
+    return WantedStatus("ServiceImport", item, before, after)
 
 
 def _read(known: Sequence[object]) -> Sequence[StatusCondition]:

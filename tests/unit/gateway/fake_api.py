@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from ebpflb.gateway.policy.found import Key
-from ebpflb.gateway.store import KINDS, ObjectStore
+from ebpflb.gateway.store import APIS, KINDS, ObjectStore
 from ebpflb.source.api import ApiRequest, ConflictError, MissingError
 from ebpflb.source.api_objects import item_of
 from ebpflb.source.api_types import Fields
@@ -26,7 +26,7 @@ class FakeApi:
         self.refusals: dict[str, Exception] = {}
         self.on_write: Callable[[], None] = lambda: None
         self._version = 0
-        self.store = ObjectStore(self)  # type: ignore[arg-type]
+        self.store = ObjectStore(self, APIS)  # type: ignore[arg-type]
         for kind in KINDS:
             self.store.replace(kind, iter(()))
         for each in objects:
@@ -104,7 +104,10 @@ class FakeApi:
         for kind, each in KINDS.items():
             if each.resource.path == collection:
                 found = item_of(json.dumps(item).encode())
-                self.store.change(kind, found, deleted=deleted)
+                label = each.resource.query.get("labelSelector")
+                labels = item["metadata"].get("labels")
+                is_selected = not label or (isinstance(labels, dict) and label in labels)
+                self.store.change(kind, found, deleted=deleted or not is_selected)
 
 
 def _merged(before: Any, patch: Any) -> Any:

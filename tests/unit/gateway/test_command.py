@@ -13,8 +13,11 @@ from ebpflb.cli import main
 from tests.unit.source.api_server import ApiServer
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_starts_and_ends(tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "apis"),
+    [(signal.SIGTERM, []), (signal.SIGINT, ["--api=gateway", "--api=multicluster"])],
+)
+def test_it_starts_and_ends(tmp_path, number, apis):
     path = tmp_path / "kubeconfig"
     server = ApiServer()
     server.close()
@@ -25,7 +28,7 @@ def test_it_starts_and_ends(tmp_path, number):
         "users": [{{"name": "a", "user": {{}}}}]}}"""
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "ebpflb", "gateway", "--namespace=a", f"--kubeconfig={path}"],
+        [sys.executable, "-m", "ebpflb", "gateway", "--namespace=a", f"--kubeconfig={path}", *apis],
         env=os.environ,
         stderr=subprocess.PIPE,
         text=True,
@@ -48,6 +51,7 @@ def test_it_starts_and_ends(tmp_path, number):
     [
         ([], "Missing option '--namespace'"),
         (["--namespace", "a", "--address-range", "203.0.113"], "'203.0.113' is not a CIDR"),
+        (["--namespace", "a", "--api", "ingress"], "'ingress' is not one of"),
         (["--namespace", "a", "--kubeconfig", "/none"], "kubeconfig /none"),
     ],
 )

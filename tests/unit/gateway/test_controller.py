@@ -6,12 +6,11 @@ import threading
 
 import pytest
 
-from ebpflb.gateway.controller import GatewayController
 from ebpflb.gateway.lease import Lease
 from ebpflb.source.api import RefusedError
 from tests.unit.gateway.fake_api import FakeApi
+from tests.unit.gateway.settling import controller, settled, slices
 from tests.unit.gateway.world import (
-    RANGES,
     addresses,
     backend,
     conditions,
@@ -25,31 +24,6 @@ from tests.unit.gateway.world import (
 
 SERVICE = "gw-ebpflb"
 SECONDS = 60
-
-
-def controller(api):
-    return GatewayController(api, api.store, Lease(api, "own", "lease", "me"), RANGES)
-
-
-def settled(api):
-    """Reconciles until nothing is left to do, which takes a few times."""
-    made = controller(api)
-    for _ in range(5):
-        before = len(api.written)
-        made.reconcile()
-        if not [each for each in api.written[before:] if "leases" not in each[1]]:
-            return made
-    raise AssertionError(api.written)
-
-
-def slices(api):
-    return [
-        each
-        for each in api.objects.values()
-        if each["kind"] == "EndpointSlice"
-        and "labels" in each["metadata"]
-        and "endpointslice.kubernetes.io/managed-by" in each["metadata"]["labels"]
-    ]
 
 
 @pytest.fixture
@@ -304,7 +278,7 @@ def test_who_waits_for_the_lease_takes_over_and_looks_at_everything(api, monkeyp
 
 def test_before_all_is_listed_nothing_is_written():
     api = FakeApi()
-    del api.store._objects["Node"]
+    del api.store._objects["Service"]
     api.set(gateway_class())
     controller(api).reconcile()
     assert not api.written

@@ -7,9 +7,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import convert
 
 from ebpflb.gateway.controller import GatewayController
 from ebpflb.gateway.lease import Lease
+from ebpflb.gateway.policy.imports import import_service_name
+from ebpflb.gateway.policy.objects import ServiceImport
 from tests.unit.gateway.fake_api import FakeApi
 from tests.unit.gateway.world import (
     RANGES,
@@ -20,10 +23,12 @@ from tests.unit.gateway.world import (
     gateway,
     gateway_class,
     grant,
+    imported_slice,
     item,
     listener,
     route,
     service,
+    service_import,
 )
 
 VALUES = st.one_of(
@@ -42,7 +47,10 @@ OTHERS: list[Object] = [
     route(backend("fine"), name="good"),
     service("fine"),
     endpoint_slice("10.0.0.1", service="fine"),
+    service_import("good"),
+    imported_slice("10.0.0.3", name="good"),
 ]
+GOOD = convert(OTHERS[5], ServiceImport)
 OTHERS[2]["spec"]["parentRefs"] = [{"name": "good"}]
 ODD: list[Object] = [
     gateway(
@@ -57,6 +65,14 @@ ODD: list[Object] = [
     grant("TCPRoute", "shop", "other"),
     gateway_class("second"),
     item("Namespace", "shop", "", metadata={"labels": {"a": "b"}}),
+    service_import(
+        ipFamilies=["IPv6"],
+        sessionAffinity="ClientIP",
+        sessionAffinityConfig={"clientIP": {"timeoutSeconds": 60}},
+        trafficDistribution="PreferSameNode",
+        ips=["10.96.0.9"],
+    ),
+    imported_slice("10.0.0.1", "fd00::1"),
     item("Node", "node1", "", status={"addresses": [{"address": "203.0.113.1"}]}),
 ]
 
@@ -81,14 +97,20 @@ def with_value(document: Object, path: tuple[Any, ...], value: Any) -> Object:
     return made
 
 
-def served(*objects: Object) -> tuple[Any, Any]:
-    """What is made for the Gateway that is as it should be."""
+def served(*objects: Object) -> Any:
+    """What is made for the Gateway and the ServiceImport that are as they should be."""
     api = FakeApi()
     for each in objects:
         api.set(each)
     GatewayController(api, api.store, Lease(api, "own", "lease", "me"), RANGES).reconcile()
-    pieces = [each for path, each in api.objects.items() if "/endpointslices/good-ebpflb-" in path]
-    return api.at("Service", "good-ebpflb")["spec"], [each["endpoints"] for each in pieces]
+    names = ("good-ebpflb", import_service_name(GOOD)[1])
+    return [
+        (
+            api.at("Service", name)["spec"],
+            [each["endpoints"] for path, each in api.objects.items() if f"slices/{name}-" in path],
+        )
+        for name in names
+    ]
 
 
 WANTED = served(*OTHERS)

@@ -6,10 +6,11 @@ import json
 import pytest
 
 from ebpflb.errors import SourceError
-from ebpflb.gateway.store import KINDS, ObjectStore, _StoreFollower
+from ebpflb.gateway.policy.found import FoundObjects
+from ebpflb.gateway.store import APIS, KINDS, ObjectStore, _StoreFollower
 from ebpflb.source.api_objects import item_of
 from tests.unit.gateway.fake_api import FakeApi
-from tests.unit.gateway.world import gateway, route, service
+from tests.unit.gateway.world import gateway, route, service, service_import
 from tests.unit.source.scripted import Script
 
 
@@ -25,12 +26,29 @@ def broken(document):
     return {**document, "spec": {"listeners": 5}}
 
 
-def test_all_kinds_must_have_been_listed():
-    store = ObjectStore(Script())
-    for number, kind in enumerate(KINDS):
-        assert store.found() is None, number
+@pytest.mark.parametrize("api", APIS)
+def test_all_kinds_of_an_api_must_have_been_listed(api):
+    store = ObjectStore(Script(), [api])
+    for kind in APIS[api]:
+        assert store.found() is None, kind
         store.replace(kind, iter(()))
     assert store.found() is not None
+
+
+def test_an_api_that_is_not_installed_costs_the_other_nothing():
+    store = FakeApi(gateway(), service_import()).store
+    del store._objects["GatewayClass"]
+    found = store.found() or FoundObjects()
+    assert (list(found.gateways), list(found.imports)) == ([], [("shop", "db")])
+    store.replace("GatewayClass", iter(()))
+    del store._objects["ImportedSlice"]
+    found = store.found() or FoundObjects()
+    assert (list(found.gateways), list(found.imports)) == ([("shop", "gw")], [])
+
+
+def test_of_an_api_that_is_not_served_nothing_is_asked():
+    for api, kinds in APIS.items():
+        assert len(ObjectStore(Script(), [api])._reflectors) == len(kinds)
 
 
 def test_an_object_that_cannot_be_read_stays_as_it_was_and_is_told(caplog):

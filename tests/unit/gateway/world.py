@@ -17,9 +17,10 @@ from ebpflb.gateway.policy.objects import (
     GivenSlice,
     LabelledNamespace,
     ReferenceGrant,
+    ServiceImport,
 )
 from ebpflb.gateway.policy.plan import Plan, plan
-from ebpflb.words.gateway import CONTROLLER, GROUP
+from ebpflb.words.gateway import CONTROLLER, GROUP, IMPORT_LABEL
 
 Object = dict[str, Any]
 
@@ -36,6 +37,7 @@ TYPES: dict[str, Any] = {
     "Service": GivenService,
     "EndpointSlice": GivenSlice,
     "Node": GivenNode,
+    "ServiceImport": ServiceImport,
 }
 
 
@@ -132,6 +134,38 @@ def endpoint_slice(
     }
 
 
+def service_import(name: str = "db", namespace: str = "shop", **spec: Any) -> Object:
+    ports = [{"name": "main", "protocol": "TCP", "port": 5432}]
+    return item(
+        "ServiceImport", name, namespace, spec={"type": "ClusterSetIP", "ports": ports, **spec}
+    )
+
+
+def imported_slice(
+    *addresses: str,
+    cluster: str = "west",
+    name: str = "db",
+    namespace: str = "shop",
+    **fields: Any,
+) -> Object:
+    """Of a ServiceImport, from a cluster, all endpoints in its only zone."""
+    labels = {IMPORT_LABEL: name, "multicluster.kubernetes.io/source-cluster": cluster}
+    family = "IPv6" if any(":" in each for each in addresses) else "IPv4"
+    return {
+        **item(
+            *("EndpointSlice", f"{name}-{cluster}-{family.lower()}", namespace),
+            metadata={"labels": labels},
+        ),
+        "addressType": family,
+        "ports": [{"name": "main", "protocol": "TCP", "port": 9000}],
+        "endpoints": [
+            {"addresses": [each], "conditions": {"ready": True}, "nodeName": "n1", "zone": cluster}
+            for each in addresses
+        ],
+        **fields,
+    }
+
+
 def grant(kind: str, source: str, namespace: str, name: str | None = None) -> Object:
     spec = {
         "from": [{"group": GROUP, "kind": kind, "namespace": source}],
@@ -140,13 +174,16 @@ def grant(kind: str, source: str, namespace: str, name: str | None = None) -> Ob
     return item("ReferenceGrant", "grant", namespace, spec=spec)
 
 
-def found(*objects: Object) -> FoundObjects:
+def found(*objects: Object, refusals: Mapping[tuple[str, str], str] | None = None) -> FoundObjects:
     """With the class, unless there is another one."""
     by_kind: defaultdict[str, dict[tuple[str, str], Any]] = defaultdict(dict)
     slices: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    imported: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for each in (gateway_class(), *objects):
         made = convert(each, TYPES[each["kind"]])
-        if each["kind"] == "EndpointSlice":
+        if each["kind"] == "EndpointSlice" and "service" not in each:
+            imported[made.metadata.namespace, made.metadata.labels[IMPORT_LABEL]].append(made)
+        elif each["kind"] == "EndpointSlice":
             slices[made.metadata.namespace, each["service"]].append(made)
         else:
             by_kind[each["kind"]][made.key] = made
@@ -159,6 +196,9 @@ def found(*objects: Object) -> FoundObjects:
         services=by_kind["Service"],
         slices=slices,
         nodes=by_kind["Node"],
+        imports=by_kind["ServiceImport"],
+        imported=imported,
+        refusals=refusals or {},
     )
 
 
