@@ -20,7 +20,9 @@ from tests.chart.harness.rendering import (
 
 GATEWAY: Object = {"gateway": {"enabled": True}}
 OPENSHIFT: Object = {**GATEWAY, "openshift": {"enabled": True}}
+IMPORTS: Object = {"multicluster": {"enabled": True}}
 GROUP = "gateway.networking.k8s.io"
+MULTICLUSTER = "multicluster.x-k8s.io"
 READ = {"list", "watch"}
 WRITE = {*READ, "create", "patch", "delete"}
 
@@ -46,17 +48,22 @@ def test_by_default_nothing_of_it_is_there() -> None:
     assert "gateway" not in json.dumps(render())
 
 
-def test_it_may_tell_of_gateways_and_write_services_and_endpoints() -> None:
-    for values in (GATEWAY, EVERYTHING):
-        of_group = ("gatewayclasses", "gateways", "tcproutes", "udproutes")
-        assert rights(of_gateway(values, "ClusterRole")) == {
-            **{(GROUP, each): READ for each in (*of_group, "referencegrants")},
-            **{(GROUP, f"{each}/status"): {"patch"} for each in of_group},
-            ("", "namespaces"): READ,
-            ("", "nodes"): READ,
-            ("", "services"): WRITE,
-            ("discovery.k8s.io", "endpointslices"): WRITE,
-        }
+def test_it_may_tell_of_what_it_serves_and_write_services_and_endpoints() -> None:
+    of_group = ("gatewayclasses", "gateways", "tcproutes", "udproutes")
+    of_gateways = {
+        **{(GROUP, each): READ for each in (*of_group, "referencegrants")},
+        **{(GROUP, f"{each}/status"): {"patch"} for each in of_group},
+        ("", "namespaces"): READ,
+        ("", "nodes"): READ,
+    }
+    of_imports = {
+        (MULTICLUSTER, "serviceimports"): {*READ, "patch"},
+        (MULTICLUSTER, "serviceimports/status"): {"patch"},
+    }
+    made = {("", "services"): WRITE, ("discovery.k8s.io", "endpointslices"): WRITE}
+    assert rights(of_gateway(GATEWAY, "ClusterRole")) == of_gateways | made
+    assert rights(of_gateway(IMPORTS, "ClusterRole")) == of_imports | made
+    assert rights(of_gateway(EVERYTHING, "ClusterRole")) == of_gateways | of_imports | made
 
 
 def test_of_leases_it_may_change_its_own() -> None:
@@ -87,7 +94,7 @@ def test_roles_that_somebody_else_makes_are_left_out() -> None:
     assert sorted(mine) == ["Deployment", "GatewayClass", "ServiceAccount"]
 
 
-@pytest.mark.parametrize("values", [GATEWAY, EVERYTHING, OPENSHIFT])
+@pytest.mark.parametrize("values", [GATEWAY, IMPORTS, EVERYTHING, OPENSHIFT])
 def test_a_namespace_for_restricted_pods_admits_it(values: Object) -> None:
     pod = pod_of(of_gateway(values, "Deployment"))
     assert refused(pod) == []
@@ -106,7 +113,7 @@ def test_it_runs_the_image_of_the_agents_with_what_it_is_told() -> None:
     found = container(pod, "gateway")
     assert found["image"] == container(agent(EVERYTHING), "ebpflb")["image"]
     assert found["args"] == [
-        *("gateway", "--namespace=network"),
+        *("gateway", "--namespace=network", "--api=gateway", "--api=multicluster"),
         *("--address-range=203.0.113.0/24", "--address-range=2001:db8::/64"),
     ]
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "pool": "system"}
@@ -114,6 +121,7 @@ def test_it_runs_the_image_of_the_agents_with_what_it_is_told() -> None:
     assert pod["priorityClassName"] == "system-cluster-critical"
     assert deployment["spec"]["replicas"] == 2
     plain = pod_of(of_gateway(GATEWAY, "Deployment"))
+    assert "--api=multicluster" not in container(plain, "gateway")["args"]
     assert "priorityClassName" not in plain
     assert "tolerations" not in plain
 
@@ -124,7 +132,18 @@ def test_the_class_names_the_controller() -> None:
     assert found["spec"] == {"controllerName": "ebpflb.io/ebpflb"}
 
 
+def test_with_service_imports_alone_nothing_of_gateway_api_is_there() -> None:
+    objects = render(IMPORTS)
+    mine = [each["kind"] for each in objects if component_of(each) == "gateway"]
+    account = ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount"]
+    assert sorted(mine) == sorted(["Deployment", *account])
+    assert GROUP not in json.dumps(objects)
+    found = container(pod_of(of_gateway(IMPORTS, "Deployment")), "gateway")
+    assert found["args"] == ["gateway", "--namespace=kube-system", "--api=multicluster"]
+
+
 def test_no_pods_and_no_text_are_refused() -> None:
     wrongs: list[Object] = [{"replicas": 0}, {"addressRanges": "203.0.113.0/24"}, {"address": []}]
     for wrong in wrongs:
         assert template({"gateway": {"enabled": True, **wrong}}).returncode
+    assert template({"multicluster": {"enabled": "yes"}}).returncode

@@ -66,6 +66,7 @@ EVERYTHING: Object = {
         "tolerations": [{"key": "system", "operator": "Exists"}],
         "priorityClassName": "system-cluster-critical",
     },
+    "multicluster": {"enabled": True},
     "podAnnotations": {"example.org/a": "b"},
     "podLabels": {"tier": "nodes"},
     "serviceAccount": {"annotations": {"example.org/a": "b"}, "name": "proxy"},

@@ -1,5 +1,10 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
-{{- /* What the objects of the Gateway controller share. */ -}}
+{{- /* What the objects of the controller of Gateways and ServiceImports share. */ -}}
+
+{{- /* Not empty if it runs. */ -}}
+{{- define "ebpflb.gatewayRuns" -}}
+{{- if or .Values.gateway.enabled .Values.multicluster.enabled }}yes{{ end -}}
+{{- end -}}
 
 {{- define "ebpflb.gatewayName" -}}
 {{- printf "%s-gateway" (include "ebpflb.fullname" .) -}}
