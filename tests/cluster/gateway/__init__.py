@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gateway API: its definitions and its own tests."""
+"""Gateway API and the MCS API: their definitions, and Gateway API's own tests."""

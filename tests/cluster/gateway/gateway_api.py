@@ -35,10 +35,13 @@ def install(control: ControlPlane) -> None:
 
 
 @contextmanager
-def running_controller(control: ControlPlane, *ranges: str) -> Iterator[Daemon]:
+def running_controller(
+    control: ControlPlane, *ranges: str, apis: tuple[str, ...] = ("gateway",)
+) -> Iterator[Daemon]:
     """`ebpflb gateway` beside the API server, with admin rights."""
     options = [f"--kubeconfig={control.kubeconfig}", "--namespace=kube-system", "-v"]
     options += [f"--address-range={each}" for each in ranges]
+    options += [f"--api={each}" for each in apis]
     command = [sys.executable, "-m", "ebpflb", "gateway", *options]
     daemon = control.place.start(f"gateway-{os.getpid()}", command)
     try:
