@@ -21,12 +21,20 @@ static __always_inline int lb_direct_udp_may_be(const struct lb_summary *summary
 				   LB_HOOK_POD_EGRESS);
 }
 
-/* Ends the flow to a Service whose answers would look like those to this packet. Changes the tuple. */
+/*
+ * For a packet of a pod that passes: ends the flow to a Service whose answers would look like those to
+ * this packet. Changes the tuple.
+ */
 static __always_inline void lb_direct_udp_sent(struct lb_packet *pkt)
 {
+	const struct lb_tuple *tuple = &pkt->tuple;
 	struct lb_conntrack *reply, *original;
 	int is_settled;
 
+	if (tuple->proto != IPPROTO_UDP ||
+	    !lb_reply_filter_has(tuple->daddr.word[3], tuple->saddr.word[3], tuple->dport,
+				 tuple->sport, LB_HOOK_POD_EGRESS))
+		return;
 	lb_tuple_reverse(&pkt->reverse, &pkt->tuple);
 	pkt->tuple = pkt->reverse;
 	reply = lb_conntrack_lookup_udp(&pkt->tuple);

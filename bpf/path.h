@@ -283,7 +283,7 @@ static __always_inline int lb_tc_request(struct __sk_buff *skb, const struct lb_
 	verdict = lb_known(skb, &pkt, at->hook, &fib, l2);
 	if (!verdict)
 		verdict = lb_new_flow(skb, &pkt, at, &fib);
-	if (verdict == LB_PASS && at->hook == LB_HOOK_POD_INGRESS && pkt.tuple.proto == IPPROTO_UDP)
+	if (verdict == LB_PASS && at->hook == LB_HOOK_POD_INGRESS)
 		lb_direct_udp_sent(&pkt);
 	if (LB_HAS_DSR && at->hook == LB_HOOK_HOST_INGRESS) {
 		if (verdict == LB_TUNNEL && pkt.routing & LB_IS_RETURNED)

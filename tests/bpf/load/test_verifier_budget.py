@@ -23,12 +23,12 @@ LIMITS = {
     "lb_getpeer6": 250,
     "lb_sock_ops": 24_000,
     "lb_sock_release": 2_700,
-    "lb_host_ingress": 600_000,
-    "lb_host_egress": 305_000,
-    "lb_l3_ingress": 620_000,
-    "lb_l3_egress": 320_000,
-    "lb_pod_ingress": 365_000,
-    "lb_pod_egress": 225_000,
+    "lb_host_ingress": 470_000,
+    "lb_host_egress": 280_000,
+    "lb_l3_ingress": 480_000,
+    "lb_l3_egress": 292_000,
+    "lb_pod_ingress": 345_000,
+    "lb_pod_egress": 200_000,
     "lb_xdp": 345_000,
 }
 
