@@ -19,6 +19,8 @@ _log = logging.getLogger("ebpflb.agent")
 _PERIOD_SECONDS = 10.0
 # After a change, if endpoints may be gone whose connections are to be reset.
 _PAUSE_SECONDS = 1.0
+# A pass that took long is followed by so many times that, so that it leaves the loop to changes.
+_REST = 19
 # After some were ended: their clients have connected anew, and may have got the same endpoints.
 _AGAIN_SECONDS = 2.0
 
@@ -30,12 +32,14 @@ class EndingConnections(Watcher):
     _endings: Endings = field(default_factory=Endings, init=False)
     _rehearsal: Endings = field(default_factory=partial(Endings, is_rehearsal=True), init=False)
     _last: float = field(default=-_PERIOD_SECONDS, init=False)
+    _rest: float = field(default=0.0, init=False)
     _is_failing: bool = field(default=False, init=False)
 
     def synced(self) -> None:
         services = self._services()
         if any(each.annotated.resets_gone for each in services):
-            self.timers.start(Task.END, max(0.0, self._last + _PAUSE_SECONDS - self.clock()))
+            pause = max(_PAUSE_SECONDS, self._rest)
+            self.timers.start(Task.END, max(0.0, self._last + pause - self.clock()))
         elif services:
             self.timers.ensure(Task.END, _PERIOD_SECONDS)
 
@@ -56,7 +60,8 @@ class EndingConnections(Watcher):
             self._is_failing = True
         else:
             self._is_failing = False
-        self.timers.ensure(Task.END, wait)
+        self._rest = _REST * (self.clock() - self._last)
+        self.timers.ensure(Task.END, max(wait, self._rest))
 
     def _services(self) -> list[Service]:
         found = map(self.changes.served, self.changes.with_ending)

@@ -67,6 +67,24 @@ def test_surplus_is_ended_again_soon_while_there_is_any(bench: Bench):
     assert len(cookies(bench)) == 280
 
 
+def test_passes_that_take_long_leave_the_loop_its_time(bench: Bench, monkeypatch):
+    look = bench.node.held_connections
+
+    def slowly(ports):
+        bench.clock.now += 2
+        return look(ports)
+
+    monkeypatch.setattr(bench.node, "held_connections", slowly)
+    bench.say(GONE, TWO)
+    bench.turn()
+    assert "held" in bench.turn(1)
+    bench.say(endpoint_slice("web-1", endpoint("10.1.0.2")))
+    bench.turn()
+    # 19 times as long.
+    assert "held" not in bench.turn(35)
+    assert "held" in bench.turn(2)
+
+
 DRY_RUN = Rebalance(30, 600, is_dry_run=True)
 
 
