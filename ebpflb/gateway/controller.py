@@ -21,8 +21,9 @@ from ebpflb.source.api import ApiRequest, ConflictError
 
 _log = logging.getLogger("ebpflb.gateway")
 
-# Changes are gathered for as long.
-_GATHERED_SECONDS = 0.1
+# Changes are gathered for as long, and for longer while something cannot be written: what is told
+# of that is a change, too.
+_GATHERED_SECONDS = (0.1, 5.0)
 _AGAIN_SECONDS = (1.0, 60.0)
 
 
@@ -70,8 +71,14 @@ class GatewayController:
             if has_changed or time.monotonic() >= self._due:
                 self._store.changed.clear()
                 self.reconcile()
-                self._stopped.wait(_GATHERED_SECONDS)
+                self._stopped.wait(self.pause)
         self._lease.release()
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which changes are gathered."""
+        first, last = _GATHERED_SECONDS
+        return min(first * 2.0 ** min(self._failures, 10), last)
 
     def reconcile(self) -> None:
         """Write what is not as it should be. One object that cannot be written costs no other."""

@@ -223,6 +223,21 @@ def test_an_object_that_cannot_be_written_costs_no_other(api, caplog):
     assert api.at("Service", SERVICE)
 
 
+def test_refusals_that_change_each_time_do_not_keep_it_busy(api):
+    """Such as those of a webhook with an id: each is told in a condition, which is a change."""
+    made = controller(api)
+    assert made.pause == 0.1
+    for number in range(8):
+        refused = RefusedError(f"try again, request {number}")
+        api.refusals["/api/v1/namespaces/shop/services/gw-ebpflb"] = refused
+        made.reconcile()
+    assert made.pause == 5.0
+    api.refusals.clear()
+    made.reconcile()
+    made.reconcile()
+    assert made.pause == 0.1
+
+
 def test_without_the_lease_nothing_is_written(api):
     other = Lease(api, "own", "lease", "other")
     assert other.holds()
