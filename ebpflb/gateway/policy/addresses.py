@@ -13,6 +13,7 @@ from ebpflb.gateway.policy.attachment import own_kind
 from ebpflb.gateway.policy.conditions import WantedCondition
 from ebpflb.gateway.policy.found import FoundObjects, Key, is_made_of
 from ebpflb.gateway.policy.objects import ApiItem, Gateway, GivenService
+from ebpflb.model.address import format_address, parse_address
 
 Ranges = Collection[str]
 """CIDRs."""
@@ -75,6 +76,14 @@ def _asked(gateway: Gateway, ranges: Ranges) -> AskedAddresses | WantedCondition
     return WantedCondition("Programmed", False, "AddressNotUsable", what)
 
 
+def _same(address: str) -> str:
+    """As this address is written elsewhere."""
+    try:
+        return format_address(parse_address(address))
+    except ValueError:
+        return address
+
+
 def _is_in(address: str, cidr: str) -> bool:
     return ip_address(address) in ip_network(cidr)
 
@@ -105,7 +114,7 @@ class _Claims:
                     place = _ClaimedPort(port.protocol, port.node_port)
                     self._node_ports[place] = "/".join(service.key)
             for address in service.outer_addresses if service.key not in generated else ():
-                self._holders[address].append(service)
+                self._holders[_same(address)].append(service)
 
     def place(self, gateway: Gateway, asked: AskedAddresses | WantedCondition) -> GatewayPlace:
         """The oldest Gateway must come first."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay of the chart: its pods, its rights, and its certificates."""
+"""The Gateway controller of the chart: its pods, and its rights."""

@@ -172,6 +172,13 @@ def test_an_older_service_keeps_its_address():
     assert port_state(planned(asked, portless))[1] == "Accepted"
 
 
+@pytest.mark.parametrize("written", ["2001:DB8:0::1", "203.0.113.01"])
+def test_however_the_older_service_writes_it(written):
+    asked = gateway(addresses=addresses(*STATIC))
+    made = planned(asked, holder(written, "no address", namespace="other"))
+    assert told(made)[1] == ("False", "AddressNotUsable")
+
+
 def test_a_younger_service_takes_nothing():
     asked = gateway(addresses=addresses(*STATIC))
     for namespace in ("shop", "other"):
