@@ -24,7 +24,7 @@ SECONDS = 300.0
 # Commands that are not run, and why: patterns of the complete line.
 NOT_RUN = {
     "they are named, not shown": (
-        r"ebpflb (run|explain|relay|takeover|cleanup|maps|completion|lab)",
+        r"ebpflb (run|explain|relay|gateway|takeover|cleanup|maps|completion|lab)",
         r"kubectl (ebpflb|exec|drain|--selector)",
         r"kubectl ebpflb (explain|flows --since --until)",
         r"helm (uninstall|upgrade|rollback|test|package|--wait|template --no-hooks)",
@@ -48,6 +48,10 @@ NOT_RUN = {
     "test_incidents.py runs them": (r"kubectl ebpflb \S+ -n orders .*",),
     "no agent ran at that time: tests/e2e/observe/test_explain_past.py": (
         r"(kubectl )?ebpflb explain --at .*",
+    ),
+    "other clusters have these kinds: tests/cluster/gateway": (
+        r"kubectl apply .*/gateway-api/.*",
+        r"kubectl get (gateways|serviceimports) -A",
     ),
     "an agent runs already": (r"ebpflb run --(manifests|config) .*",),
     "they end what other tests use": (

@@ -24,7 +24,8 @@ _NOBODY = ["203.0.113.7/32", "2001:db8:113::7/128"]
 def traffic_and_trouble(cluster: Cluster) -> Iterator[ServiceSpec]:
     """Both, until the end of the block; yields the Service without faults."""
     lab = cluster.lab
-    good = cluster.serve(cluster.new(), lab.pods, wait=False)
+    limited = cluster.new(annotations={"max-connections": "1000000"})
+    good = cluster.serve(limited, lab.pods, wait=False)
     bad = list(_bad_services(cluster))
     for node in lab.nodes:
         (node.manifests / "broken.yaml").write_text("kind: Service\nmetadata: []\n")
