@@ -2,10 +2,24 @@
 """Objects for the API server, and whether an agent serves them."""
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tests.cluster.harness.agent import ClusterAgent
+from tests.cluster.harness.agent import NODE, ClusterAgent
 from tests.cluster.harness.control_plane import ControlPlane
+
+
+@contextmanager
+def one_node(name: str) -> Iterator[ControlPlane]:
+    """A control plane with a node that has no kubelet."""
+    made = ControlPlane.up(f"{name}-{os.getpid()}", nodes=1)
+    try:
+        apply(made, {"kind": "Node", "apiVersion": "v1", "metadata": {"name": NODE}})
+        yield made
+    finally:
+        made.down()
 
 
 def apply(control: ControlPlane, *objects: dict[str, Any]) -> None:

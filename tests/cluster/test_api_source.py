@@ -2,7 +2,6 @@
 """The agent and a real API server: outages, lost history, missing rights, conflicting objects."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -13,7 +12,7 @@ import pytest
 from ebpflb.dataplane.layout.structs import LbServiceNets
 from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.cluster.objects import apply, piece, serves, service
+from tests.cluster.objects import apply, one_node, piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
 SOME = 8
@@ -22,12 +21,8 @@ SOME = 8
 @pytest.fixture(scope="module")
 def control() -> Iterator[ControlPlane]:
     """A control plane with a node that has no kubelet."""
-    made = ControlPlane.up(f"agent-{os.getpid()}", nodes=1)
-    try:
-        apply(made, {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}})
+    with one_node("agent") as made:
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ebpflb.kubectl.access import METADATA, Access
 from tests.cluster.harness.agent import NODE, ClusterAgent, running_agent
 from tests.cluster.harness.binaries import binary
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.cluster.objects import FREE, apply, piece, serves, service
+from tests.cluster.objects import FREE, apply, one_node, piece, serves, service
 from tests.e2e.harness.waiting import wait_until
 
 GROUP = "odd"
@@ -73,15 +73,11 @@ KINDS = [
 @pytest.fixture
 def control() -> Iterator[ControlPlane]:
     """A control plane with a node that has no kubelet, and odd objects of each kind."""
-    made = ControlPlane.up(f"odd-{os.getpid()}", nodes=1)
-    try:
-        apply(made, {"kind": "Node", "apiVersion": "v1", "metadata": {"name": NODE}})
+    with one_node("odd") as made:
         wait_until(lambda: "default" in made.kubectl("get", "serviceaccounts"), "may have pods")
         apply(made, service("plain"), piece("plain", "10.244.1.5"))
         create_all(made, "listed")
         yield made
-    finally:
-        made.down()
 
 
 def create_all(control: ControlPlane, stage: str) -> None:

@@ -2,7 +2,6 @@
 """Gateways at a real API server: what the controller makes of them, and what an agent serves."""
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from ebpflb.model.service import ServiceName
 from tests.cluster.gateway import gateway_api
 from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
-from tests.cluster.objects import apply
+from tests.cluster.objects import apply, one_node
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
 
 Object = dict[str, Any]
@@ -28,10 +27,8 @@ SHOP, INFRA, BACKUP = "shop", "infra", "backup"
 @pytest.fixture(scope="module")
 def control() -> Iterator[ControlPlane]:
     """A control plane with a node that has no kubelet, the definitions and the controller."""
-    made = ControlPlane.up(f"gateway-{os.getpid()}", nodes=1)
-    try:
+    with one_node("gateway") as made:
         gateway_api.install(made)
-        apply(made, {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}})
         for namespace in (SHOP, INFRA, BACKUP):
             labels = {"metadata": {"name": namespace, "labels": {"routes": namespace}}}
             apply(made, {"kind": "Namespace", "apiVersion": "v1", **labels})
@@ -46,8 +43,6 @@ def control() -> Iterator[ControlPlane]:
         )
         with gateway_api.running_controller(made, *RANGES):
             yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture(scope="module")

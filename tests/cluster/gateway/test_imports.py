@@ -5,7 +5,6 @@ The slices that another controller would import from two clusters are written by
 """
 
 import json
-import os
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -20,7 +19,7 @@ from tests.cluster.harness.agent import ClusterAgent, running_agent
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.cluster.harness.layout import SERVICES, SERVICES6
 from tests.cluster.harness.place import Daemon
-from tests.cluster.objects import apply
+from tests.cluster.objects import apply, one_node
 from tests.e2e.harness.waiting import wait_until, wait_until_equal
 
 Object = dict[str, Any]
@@ -33,14 +32,10 @@ CLUSTERS = {"west": 1, "east": 2}
 @pytest.fixture(scope="module")
 def control() -> Iterator[ControlPlane]:
     """A control plane with a node that has no kubelet, and the definitions."""
-    made = ControlPlane.up(f"imports-{os.getpid()}", nodes=1)
-    try:
+    with one_node("imports") as made:
         mcs_api.install(made)
-        apply(made, {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "node1"}})
         apply(made, {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": SHOP}})
         yield made
-    finally:
-        made.down()
 
 
 @pytest.fixture(scope="module")
