@@ -6,12 +6,10 @@ Services differ in their annotation and the clients in gRPC's retry policy; all 
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -19,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from ebpflb.lab import LabConfig, Member
+from tests.bench.harness.member_program import Process, program, ready_program, wait_ready
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row
 from tests.e2e.harness.cluster import Cluster, built, started
@@ -28,7 +27,7 @@ PODS = 6
 SECONDS = 600
 RULE = "idle 30s, 5/min"
 
-_ROOT = Path(__file__).parents[3]
+_HERE = __package__
 _PORT = 50051
 _PERIOD_SECONDS = 60
 # More than this many times its share is too much for a pod.
@@ -38,8 +37,6 @@ _CASES: tuple[tuple[dict[str, str], bool], ...] = (
     ({"rebalance": RULE}, False),
     ({"rebalance": RULE}, True),
 )
-
-Process = subprocess.Popen[str]
 
 
 class Call(NamedTuple):
@@ -66,7 +63,7 @@ def run(options: Options) -> Iterator[Row]:
         *far, second = lab.pods_on("node2")
         pods = [each for pair in zip(near, far, strict=True) for each in pair]
         for pod in pods:
-            _wait_ready(stack.enter_context(_program(pod, "server", pod.name, str(_PORT))))
+            stack.enter_context(ready_program(pod, f"{_HERE}.server", pod.name, str(_PORT)))
         yield from _compared(cluster, pods, [first, second], seconds)
 
 
@@ -81,12 +78,13 @@ def _compared(
             options = [f"--channels={CHANNELS // len(sources)}", f"--seconds={seconds}"]
             options += [f"--period={_PERIOD_SECONDS}", *(["--retry"] if is_retried else [])]
             clients = [
-                stack.enter_context(_program(each, "client", place, *options)) for each in sources
+                stack.enter_context(program(each, f"{_HERE}.client", place, *options))
+                for each in sources
             ]
             under_way.append((spec, annotations, is_retried, clients))
         for spec, *_, clients in under_way:
             for each in clients:
-                _wait_ready(each)
+                wait_ready(each)
             cluster.serve(spec, pods, target_port=_PORT)
         grown = time.monotonic()
         for _, annotations, is_retried, clients in under_way:
@@ -138,18 +136,3 @@ def _calls(clients: Iterable[Process]) -> list[Call]:
 def _case(annotations: Mapping[str, str], *, is_retried: bool) -> str:
     wish = annotations.get("rebalance", "no annotation")
     return f"{CHANNELS} channels, 2 then {PODS} pods, {wish}{', retry policy' * is_retried}"
-
-
-@contextmanager
-def _program(member: Member, name: str, *arguments: str) -> Iterator[Process]:
-    argv = [sys.executable, "-m", f"tests.bench.channels.{name}", *arguments]
-    with member.popen(argv, stdout=subprocess.PIPE, cwd=_ROOT) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _wait_ready(process: Process) -> None:
-    if not process.stdout or process.stdout.readline() != "ready\n":
-        raise BenchError("a gRPC program of the bench did not start")

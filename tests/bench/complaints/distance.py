@@ -5,23 +5,22 @@ Four pods: two beside the client, one a zone away, and one that is slow. Connect
 each with one exchange, to one Service for each scheduler, all at once.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ebpflb.lab import LabConfig, LoadResult, Member
 from ebpflb.lab.network import UPLINK
-from tests.bench.harness.options import BenchError, Options
+from tests.bench.harness.member_program import ready_program
+from tests.bench.harness.options import Options
 from tests.bench.harness.report import Row
 from tests.e2e.harness.cluster import Cluster, built, started
 
 ZONE_MS, SLOW_MS = 2, 20
 SCHEDULERS = ("random", "least-connections", "lowest-latency")
 
-_ROOT = Path(__file__).parents[3]
+_HERE = __package__
 _RATE = 40
 _SECONDS = 60
 
@@ -37,7 +36,7 @@ def run(options: Options) -> Iterator[Row]:
         *near, client = lab.pods_on("node1")
         zone, slow, _ = lab.pods_on("node2")
         for pod, ms in ((zone, ZONE_MS), (slow, SLOW_MS)):
-            stack.enter_context(_later(pod, ms))
+            stack.enter_context(ready_program(pod, f"{_HERE}.delay", UPLINK, str(ms)))
         pods = [*near, zone, slow]
         yield from _rows(_loads(cluster, pods, client, options.scaled(_SECONDS)), slow.name)
 
@@ -77,15 +76,3 @@ def _rows(results: Mapping[str, LoadResult], slow: str) -> Iterator[Row]:
 
 def _verdict(found: LoadResult, usual: LoadResult) -> str:
     return "short" if found.failed or found.p99_ms >= usual.p99_ms else "OK"
-
-
-@contextmanager
-def _later(pod: Member, ms: int) -> Iterator[None]:
-    argv = [sys.executable, "-m", "tests.bench.complaints.delay", UPLINK, str(ms)]
-    with pod.popen(argv, stdout=subprocess.PIPE, cwd=_ROOT) as process:
-        try:
-            if not process.stdout or process.stdout.readline() != "ready\n":
-                raise BenchError(f"packets to {pod.name} could not be delayed")
-            yield
-        finally:
-            process.kill()

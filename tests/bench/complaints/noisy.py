@@ -4,15 +4,14 @@
 Both are pods of one node. Two endpoints on the other one serve 20 connections each at a time.
 """
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ebpflb.lab import LabConfig, LoadResult, Member
+from ebpflb.lab import LabConfig, LoadResult
 from ebpflb.lab.manifests import ServiceSpec
+from tests.bench.harness.member_program import ready_program
 from tests.bench.harness.options import BenchError, Options
 from tests.bench.harness.report import Row
 from tests.e2e.harness.cluster import Cluster, built, started
@@ -21,7 +20,7 @@ SYNS, HELD = 100_000, 200
 OPEN_LIMIT = {"max-connections-per-client": "5"}
 RATE_LIMIT = {"new-connections-per-client": "100/s, drop"}
 
-_ROOT = Path(__file__).parents[3]
+_HERE = __package__
 _PORT = 9000
 _RATE = 20
 _SECONDS = 20
@@ -37,7 +36,7 @@ def run(options: Options) -> Iterator[Row]:
         ExitStack() as stack,
     ):
         for pod in lab.pods_on("node2"):
-            stack.enter_context(_program(pod, "counter", pod.name, str(_PORT)))
+            stack.enter_context(ready_program(pod, f"{_HERE}.counter", pod.name, str(_PORT)))
         bench = _Bench(cluster, options.scaled(_SECONDS))
         yield bench.row("nobody else", {}, _nothing)
         for annotations in ({}, OPEN_LIMIT):
@@ -103,20 +102,9 @@ def _flooded(bench: _Bench, spec: ServiceSpec) -> Iterator[None]:
     address, port = bench.place(spec)
     # It lasts longer than what is measured.
     options = (address, str(port), str(SYNS), str(bench.seconds + 2))
-    with _program(bench.cluster.lab.pod("pod-1-2"), "flood", *options) as flood:
+    hostile = bench.cluster.lab.pod("pod-1-2")
+    with ready_program(hostile, f"{_HERE}.flood", *options) as flood:
         yield
         sent = int(flood.stdout.read()) if flood.stdout else 0
     if sent < SYNS * 0.9:
         raise BenchError(f"the machine sends {sent:,} SYN/s, and no more")
-
-
-@contextmanager
-def _program(pod: Member, name: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    argv: Sequence[str] = [sys.executable, "-m", f"tests.bench.complaints.{name}", *arguments]
-    with pod.popen(argv, stdout=subprocess.PIPE, cwd=_ROOT) as process:
-        try:
-            if not process.stdout or process.stdout.readline() != "ready\n":
-                raise BenchError(f"{name} does not run in {pod.name}")
-            yield process
-        finally:
-            process.kill()
